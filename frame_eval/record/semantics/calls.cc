@@ -73,7 +73,7 @@ void ReadPartial(Trace& trace, PyObject* partial, PyObject* function, PyObject* 
     return AdoptElements(trace, keywords);
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) AdoptPinned(trace, PyTuple_GET_ITEM(args, i), "partial.args");
-  if (PyDict_GET_SIZE(keywords) > 0) AdoptElements(trace, keywords);
+  AdoptElements(trace, keywords);
 }
 
 // Its replays compute the same as plain Python. A form of another backend or of int8 does not (its weights belong to
