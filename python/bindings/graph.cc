@@ -167,8 +167,9 @@ at::Tensor TensorArgument(py::handle object, const char* where, const std::strin
   return TensorOf(object.ptr());
 }
 
-GraphHandle Parse(const std::string& text, const py::sequence& constants, const py::dict& weights) {
+GraphHandle Parse(const std::string& text, const py::sequence& constants, const py::dict& weights, bool gradients) {
   Graph graph = ValueOrThrow(ParseGraph(text), "GraphError");
+  for (EagerState& state : graph.states) state.grad_mode = state.grad_mode && gradients;
   if (py::len(constants) != 0) {
     if (py::len(constants) != graph.constants.size()) {
       Throw(absl::InvalidArgumentError(absl::StrCat("parse_graph: the graph has ", graph.constants.size(),
@@ -348,9 +349,9 @@ void BindGraph(py::module_& m) {
                             " inputs, ", self.graph->outputs.size(), " outputs>");
       });
   m.def("parse_graph", Parse, py::arg("text"), py::arg("constants") = py::tuple(), py::kw_only(),
-        py::arg("weights") = py::dict(),
+        py::arg("weights") = py::dict(), py::arg("gradients") = true,
         "Returns the graph with this text. `constants` are tensors in the text's order, `weights` map inputs to "
-        "tensors.");
+        "tensors. Without `gradients`, no op of the graph computes them.");
   m.def(
       "builtin_ops",
       [] {

@@ -440,6 +440,7 @@ class Program:
     entry: tuple[str, ...]
     blocks: tuple[Block, ...]
     weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    require_grad: tuple[str, ...] = ()  # the weights of the model that require gradients
     state: Mapping[str, Const | Ref] = field(
         default_factory=dict
     )  # first values; a Ref is to a weight
@@ -577,6 +578,7 @@ def save_program(path: str | os.PathLike[str], program: Program) -> None:
         "qualname": program.qualname,
         "is_bound": program.is_bound,
         "owner_in_args": program.owner_in_args,
+        "require_grad": list(program.require_grad),
         "frozen": _encode(program.frozen),
         "checks_finite": program.checks_finite,
         "parameters": _encode(program.parameters),
@@ -649,6 +651,7 @@ def load_program(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> 
             entry=tuple(manifest["entry"]),
             blocks=blocks,
             weights=tensors["weights"],
+            require_grad=tuple(map(str, manifest.get("require_grad", ()))),
             state=_decode(manifest["state"]),
             qualname=str(manifest.get("qualname", "")),
             is_bound=bool(manifest.get("is_bound", False)),
@@ -714,15 +717,24 @@ class LoadedProgram:
         self._signature = _signature(program)
         self._bind = _binder(program, self._signature)
         _check_names(program)
+        # The kernel that at::matmul takes depends on this flag of the weight, also in torch.no_grad (torch 2.13).
+        self._as_in_model = dict(program.weights)
+        for name in program.require_grad:
+            self._as_in_model[name] = program.weights[name].detach().requires_grad_()
         self._state = {name: self._value(first, {}) for name, first in program.state.items()}
         self._frozen = _frozen_graphs(program)
         native = _C.native_backend()
         self._compiled = {
             block.name: _C.compile(
-                native, self._frozen.get(block.name) or _graph_of(block, program.checks_finite)
+                native,
+                self._frozen.get(block.name)
+                or _graph_of(block, program.checks_finite, gradients=False),
             )
             for block in program.blocks
         }
+        self._with_gradients: dict[
+            str, _C.Executable
+        ] = {}  # made at the first call that asks for it
 
     def __repr__(self) -> str:
         return f"<frametap program {self.program.name}{self._signature}>"
@@ -769,9 +781,8 @@ class LoadedProgram:
         slots = {**self._state, **arguments}
         block = self._choose(self.program.entry, slots, "the call")
         while True:
-            inputs = [self._value(operand, slots) for operand in block.inputs]
             try:
-                results = self._compiled[block.name].run(inputs)
+                results = self._run(block, slots)
             except Exception as error:
                 described = ", ".join(f"{k}: {_described(v)}" for k, v in arguments.items())
                 raise ArtifactError(
@@ -795,6 +806,26 @@ class LoadedProgram:
                 name: self._value(operand, slots) for name, operand in way_out.slots.items()
             }
             block = self._choose(way_out.blocks, slots, f"what follows block {block.name!r}")
+
+    def _run(self, block: Block, slots: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the results of the graph. Gradients reach arguments that require them, and never the weights."""
+        inputs = [self._value(operand, slots) for operand in block.inputs]
+        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs):
+            return self._differentiable(block).run(inputs)
+        if block.name not in self._frozen:
+            for i, operand in enumerate(block.inputs):
+                if isinstance(operand, Ref) and operand.weight and not operand.path:
+                    inputs[i] = self._as_in_model[operand.name]
+        return self._compiled[block.name].run(inputs)
+
+    def _differentiable(self, block: Block) -> _C.Executable:
+        if block.name in self._frozen:
+            return self._compiled[block.name]
+        made = self._with_gradients.get(block.name)
+        if made is None:
+            graph = _graph_of(block, self.program.checks_finite)
+            made = self._with_gradients[block.name] = _C.compile(_C.native_backend(), graph)
+        return made
 
     def _choose(self, names: Sequence[str], slots: Mapping[str, Any], where: str) -> Block:
         refusals = []
@@ -832,9 +863,7 @@ class LoadedProgram:
         if not block.decisions:
             return None
         decisions = self._blocks[block.decisions]
-        results = self._compiled[decisions.name].run(
-            [self._value(operand, slots) for operand in decisions.inputs]
-        )
+        results = self._run(decisions, slots)
         if [bool(result) for result in results] == list(block.outcomes):
             return None
         given = ", ".join(dict.fromkeys(o.name for o in decisions.inputs if isinstance(o, Ref)))
@@ -995,9 +1024,9 @@ def _weights_among(
     ]
 
 
-def _graph_of(block: Block, checks_finite: bool = False) -> _C.Graph:
+def _graph_of(block: Block, checks_finite: bool = False, *, gradients: bool = True) -> _C.Graph:
     try:
-        graph = _C.parse_graph(block.graph_text, block.constants)
+        graph = _C.parse_graph(block.graph_text, block.constants, gradients=gradients)
         _C.verify(graph)
         _refuse_saturation(graph)
         if block.int8:
@@ -1043,6 +1072,10 @@ def _check_names(program: Program) -> None:
     blocks = {block.name for block in program.blocks}
     if len(blocks) != len(program.blocks):
         raise ArtifactError("two blocks have the same name")
+    for name in program.require_grad:
+        weight = program.weights.get(name)
+        if weight is None or not (weight.is_floating_point() or weight.is_complex()):
+            raise ArtifactError(f"the weight {name!r} cannot require gradients")
 
     def follow(item: Any, where: str) -> None:
         targets = item.blocks if isinstance(item, Jump) else ()

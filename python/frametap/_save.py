@@ -149,6 +149,7 @@ class _Converter:
             entry=tuple(names),
             blocks=tuple(block for block in self.blocks.values() if block is not None),
             weights=self.weights,
+            require_grad=tuple(name for name, one in self.weights.items() if one.requires_grad),
             state=self.initial,
             frozen=self.frozen,
             report=self.report,

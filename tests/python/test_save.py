@@ -150,6 +150,35 @@ def test_models(reload: Any, name: str) -> None:
     assert set(program.program.weights) <= set(model.state_dict())
 
 
+@pytest.mark.parametrize("is_on", [True, False])
+def test_weights_that_require_gradients_choose_the_kernel_of_the_model(
+    reload: Any, is_on: bool
+) -> None:
+    """A matmul of torch rounds in another way if its second operand requires gradients, in `torch.no_grad` too."""
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    captured = frametap.compile(model)
+    query, key = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    with torch.set_grad_enabled(is_on):
+        captured(query, key, key)
+        program = reload(captured)
+        got, want = program(query, key, key), model(query, key, key)
+    assert same([one.detach() for one in got], [one.detach() for one in want])
+    assert not any(one.requires_grad for one in (*got, *program.state_dict().values()))
+
+
+def test_gradients_reach_the_arguments_alone(reload: Any) -> None:
+    model = nn.Linear(4, 2)
+    captured = frametap.compile(model)
+    x = torch.randn(3, 4, requires_grad=True)
+    captured(x)
+    program = reload(captured)
+    program(x).sum().backward()
+    want = torch.autograd.grad(model(x).sum(), x)[0]
+    assert torch.equal(x.grad, want)
+    assert not any(one.requires_grad for one in program.state_dict().values())
+
+
 def test_S2_weights_are_those_of_the_moment(reload: Any) -> None:
     model = nn.Linear(4, 4)
     captured = frametap.compile(model)
