@@ -717,10 +717,7 @@ class LoadedProgram:
         self._signature = _signature(program)
         self._bind = _binder(program, self._signature)
         _check_names(program)
-        # The kernel that at::matmul takes depends on this flag of the weight, also in torch.no_grad (torch 2.13).
-        self._as_in_model = dict(program.weights)
-        for name in program.require_grad:
-            self._as_in_model[name] = program.weights[name].detach().requires_grad_()
+        self._flagged = {name: _flagged(program.weights[name]) for name in program.require_grad}
         self._state = {name: self._value(first, {}) for name, first in program.state.items()}
         self._frozen = _frozen_graphs(program)
         native = _C.native_backend()
@@ -810,13 +807,17 @@ class LoadedProgram:
     def _run(self, block: Block, slots: Mapping[str, Any]) -> Sequence[Any]:
         """Returns the results of the graph. Gradients reach arguments that require them, and never the weights."""
         inputs = [self._value(operand, slots) for operand in block.inputs]
-        if any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs):
-            return self._differentiable(block).run(inputs)
+        has_gradients = torch.is_grad_enabled() and any(
+            isinstance(one, torch.Tensor) and one.requires_grad for one in inputs
+        )
         if block.name not in self._frozen:
             for i, operand in enumerate(block.inputs):
                 if isinstance(operand, Ref) and operand.weight and not operand.path:
-                    inputs[i] = self._as_in_model[operand.name]
-        return self._compiled[block.name].run(inputs)
+                    flagged = self._flagged.get(operand.name)
+                    if flagged is not None:  # a gradient of a weight is dropped with its alias
+                        inputs[i] = _flagged(flagged) if has_gradients else flagged
+        graph = self._differentiable(block) if has_gradients else self._compiled[block.name]
+        return graph.run(inputs)
 
     def _differentiable(self, block: Block) -> _C.Executable:
         if block.name in self._frozen:
@@ -1022,6 +1023,11 @@ def _weights_among(
         else None
         for operand in inputs
     ]
+
+
+def _flagged(weight: torch.Tensor) -> torch.Tensor:
+    """Returns an alias that requires gradients. at::matmul chooses a kernel by that, also in torch.no_grad."""
+    return weight.detach().requires_grad_()
 
 
 def _graph_of(block: Block, checks_finite: bool = False, *, gradients: bool = True) -> _C.Graph:

@@ -165,6 +165,11 @@ def test_weights_that_require_gradients_choose_the_kernel_of_the_model(
         got, want = program(query, key, key), model(query, key, key)
     assert same([one.detach() for one in got], [one.detach() for one in want])
     assert not any(one.requires_grad for one in (*got, *program.state_dict().values()))
+    with torch.set_grad_enabled(is_on):
+        query.requires_grad_()
+        got, want = program(query, key, key), model(query, key, key)
+    assert same([one.detach() for one in got], [one.detach() for one in want])
+    assert [one.requires_grad for one in got] == [is_on, is_on]
 
 
 def test_gradients_reach_the_arguments_alone(reload: Any) -> None:
