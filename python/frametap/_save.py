@@ -81,6 +81,7 @@ def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.L
     `classes`: classes of the objects in its results, such as ``transformers``' ``BaseModelOutput``. A file
     holds no code, and no class is looked up by its name. An object whose class is not given is a stand-in
     with the same content and attributes, and without methods; its ``saved_class`` is the name of the class.
+    Classes that ops of torch return, as ``x.max(0)`` does, need not be given.
 
     Raises :class:`ArtifactError` for a file that is absent, damaged, foreign or made for another torch,
     and later for a call that the saved segments do not cover.

@@ -3,8 +3,8 @@
 O1  A file holds no code. It holds the name of an object's class, its content as a dict or tuple, and
     its attributes.
 O2  A class is never looked up by its name. An object is made of its class if the caller of
-    ``frametap.load`` gave that class. Otherwise it is a stand-in, which has the same content and
-    attributes and none of the methods.
+    ``frametap.load`` gave that class, or if ops of torch return it. Otherwise it is a stand-in, which
+    has the same content and attributes and none of the methods.
 O3  No ``__init__``, ``__new__``, ``__setattr__`` or other method of a class runs, as in a replay.
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from frametap._errors import ArtifactError
 
@@ -63,9 +65,17 @@ def name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+# Their items have names that are members of the C type, which only its own __new__ can fill.
+_OF_TORCH = frozenset(
+    cls
+    for cls in vars(torch.return_types).values()
+    if isinstance(cls, type) and hasattr(cls, "n_sequence_fields")
+)
+
+
 def by_name(classes: Iterable[type]) -> dict[str, type]:
-    """The classes that the caller of load gave, by the names under which objects of them were saved."""
-    found: dict[str, type] = {}
+    """Returns torch's own classes and those that load was given, by the names under which objects were saved."""
+    found: dict[str, type] = {name_of(cls): cls for cls in _OF_TORCH}
     for cls in classes:
         if not isinstance(cls, type):
             raise ArtifactError(f"load: classes has {cls!r:.60}, which is not a class")
@@ -108,6 +118,8 @@ def make(
 
 def _new(cls: type, kind: str, content: Any) -> Any:
     try:
+        if cls in _OF_TORCH:
+            return cls(content)
         if kind == "tuple":
             return tuple.__new__(cls, content)
         if kind == "object":

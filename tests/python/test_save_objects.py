@@ -209,6 +209,18 @@ def test_a_named_tuple(reload: Reload) -> None:
     assert type(result) is Pair
 
 
+@pytest.mark.parametrize(
+    "op",
+    [lambda x: x.max(0), lambda x: torch.topk(x, 2), lambda x: x.cummin(0), torch.linalg.slogdet],
+)
+def test_results_of_torch_are_of_its_types(reload: Reload, op: Any) -> None:
+    x = torch.arange(9.0).view(3, 3)
+    got, want = reload(captured(op, x))(x), op(x)
+    assert type(got) is type(want)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert repr(got) == repr(want)
+
+
 def test_an_object_that_occurs_twice(reload: Reload) -> None:
     program = reload(captured(gives_one_twice, torch.ones(2)))
     result = program(torch.zeros(2))
