@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,11 +21,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fixtures.subject import frametap, own_faults
+from fixtures.subject import EAGER, frametap, own_faults
 from same.describe import Describer, normalized
 from stress import samples
 
-FORMS = {"function": "op", "method": "method_variant", "inplace": "inplace_variant"}
+FORMS = {
+    "function": "op",
+    "method": "method_variant",
+    "inplace": "inplace_variant",
+    "saved": "op",  # saved after calls with one sample, loaded, and called with all
+}
 # Names of ops, or of samples with such a keyword argument: why plain Python itself gives other bits from call to call.
 NOT_COMPARED = {
     "empty": "its memory is what was there",
@@ -85,6 +91,8 @@ def fault(
     def seen(f: Callable[..., Any], sample: Any) -> list[str]:
         return _seen(f, sample, in_place=form == "inplace")
 
+    if form == "saved":
+        return _fault_of_files(op, plain, dtype, most)
     captured = frametap.compile(plain)
     try:
         with warnings.catch_warnings():
@@ -100,6 +108,43 @@ def fault(
                         return f"{op.formatted_name} differs for {sample}\n{difference}"
         raised = own_faults(captured)
         return f"{op.formatted_name}: " + "; ".join(raised) if raised else ""
+    finally:
+        frametap.reset(captured)
+
+
+def _fault_of_files(op: Any, plain: Callable[..., Any], dtype: torch.dtype, most: int) -> str:
+    """Compares loaded programs. One may refuse a call that was not captured."""
+    if EAGER:
+        return ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(_samples(op, dtype, most, gradients=False))
+        for kept in found[:2]:
+            loaded = _through_a_file(plain, kept)
+            for sample in (kept, *found) if loaded is not None else ():
+                want, again, got = (
+                    _seen(f, sample, in_place=False) for f in (plain, plain, loaded)
+                )
+                is_refused = any(line.startswith("raises ArtifactError") for line in got)
+                if want == again and got != want and not is_refused:
+                    difference = samples.difference(want, got)
+                    return (
+                        f"{op.formatted_name} saved for {kept} differs for {sample}\n{difference}"
+                    )
+    return ""
+
+
+def _through_a_file(plain: Callable[..., Any], sample: Any) -> Any:
+    """Returns the loaded program, or None for a program that no file can hold."""
+    captured = frametap.compile(plain)
+    try:
+        for _ in range(2):
+            _seen(captured, sample, in_place=False)
+        with tempfile.TemporaryDirectory() as folder:
+            frametap.save(captured, Path(folder) / "op")
+            return frametap.load(Path(folder) / "op")
+    except frametap.ArtifactError:
+        return None
     finally:
         frametap.reset(captured)
 

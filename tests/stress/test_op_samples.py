@@ -19,3 +19,9 @@ def test_ops_have_the_gradients_of_plain_python(form: str) -> None:
     ops = chosen(all_ops(), 0, 4)
     faults = [text for op in ops if (text := fault(op, form=form, gradients=True, most=4))]
     assert not faults, "\n\n".join(faults)
+
+
+def test_saved_ops_give_what_plain_python_gives() -> None:
+    ops = chosen(all_ops(), 0, 30)
+    faults = [text for op in ops if (text := fault(op, form="saved", most=4))]
+    assert not faults, "\n\n".join(faults)
