@@ -7,6 +7,7 @@
 #include "backends/quant/annotate.h"
 #include "backends/quant/normalise.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/states.h"
 
 namespace frametap::quant {
 namespace {
@@ -31,12 +32,12 @@ std::string WeightOf(const Graph& graph, const Node& node, const std::vector<at:
 void Conversions::Add(const Graph& graph, const std::vector<at::Tensor>& weights, const Observation& observation) {
   Known known;
   ObservationView seen = ObservationView::Of(observation);
-  known.graph = graph;
+  known.graph = WithStates(graph);
   known.weights = weights;
   known.kept = std::move(seen.kept);
-  known.structure = StructureOf(graph, weights, &names_);
+  known.structure = StructureOf(known.graph, weights, &names_);
   known.statistics = std::move(seen.statistics);
-  known.statistics.resize(graph.values.size());
+  known.statistics.resize(known.graph.values.size());
   known.by_exact = PlacesOf(known.structure.exact);
   known.by_loose = PlacesOf(known.structure.loose);
   known.by_local = PlacesOf(known.structure.local);
@@ -87,8 +88,9 @@ void Conversions::Match(const Structure& structure, ObservationView* seen) const
   }
 }
 
-absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::vector<at::Tensor>& weights,
+absl::StatusOr<Converted> Conversions::Convert(const Graph& recorded, const std::vector<at::Tensor>& weights,
                                                ObservationView seen, bool may_be_unseen) {
+  const Graph graph = WithStates(recorded);
   Match(StructureOf(graph, weights, &names_), &seen);
   auto quantized = ConvertSeen(graph, weights, seen, config_, &frozen_, may_be_unseen);
   if (!quantized.ok()) return quantized.status();
@@ -111,6 +113,7 @@ absl::StatusOr<Converted> Conversions::Convert(const Graph& graph, const std::ve
     if (is_met && !int8_weights_.contains(weight)) continue;  // as after calibration
     converted.lost.push_back({NameWithPlace(node), is_met ? row.reason : kNotMet});
   }
+  DropRowsOfStates(graph, &converted.quantized.report);
   return converted;
 }
 

@@ -66,7 +66,7 @@ class Conversions {
   void Match(const Structure& structure, ObservationView* seen) const;
   using Matches = std::vector<std::pair<size_t, uint32_t>>;  // places in `known_`, and values there
   void AddMatches(uint32_t name, size_t place, size_t count, Places Known::*names, Matches* matches) const;
-  absl::StatusOr<Converted> Convert(const Graph& graph, const std::vector<at::Tensor>& weights, ObservationView seen,
+  absl::StatusOr<Converted> Convert(const Graph& recorded, const std::vector<at::Tensor>& weights, ObservationView seen,
                                     bool may_be_unseen);
 
   QuantConfig config_;

@@ -13,6 +13,7 @@
 #include "backends/quant/operators.h"
 #include "backends/quant/quantize.h"
 #include "backends/quant/rounding_errors.h"
+#include "backends/quant/states.h"
 #include "backends/reference/graph_interpreter.h"
 
 namespace frametap::quant {
@@ -198,9 +199,12 @@ absl::StatusOr<QuantizedGraph> Convert(const Graph& graph, const std::vector<at:
   if (seen.runs == 0) {
     return absl::FailedPreconditionError("calibration saw no data: call the observed function on some inputs first");
   }
-  if (auto status = AddRoundingErrors(graph, weights, seen, config, nullptr, &seen.statistics); !status.ok())
+  const Graph stated = WithStates(graph);
+  if (auto status = AddRoundingErrors(stated, weights, seen, config, nullptr, &seen.statistics); !status.ok())
     return status;
-  return ConvertSeen(graph, weights, seen, config, nullptr, false);
+  auto converted = ConvertSeen(stated, weights, seen, config, nullptr, false);
+  if (converted.ok()) DropRowsOfStates(stated, &converted->report);
+  return converted;
 }
 
 absl::Status AddRoundingErrors(const Graph& graph, const std::vector<at::Tensor>& weights, const ObservationView& seen,

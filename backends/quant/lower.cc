@@ -21,6 +21,7 @@
 #include "backends/quant/quantize.h"
 #include "backends/quant/recurrence.h"
 #include "backends/quant/rewrite.h"
+#include "backends/quant/states.h"
 
 namespace frametap::quant {
 namespace {
@@ -55,6 +56,11 @@ class Lowering {
       if (Is(node, "frametap::quantize_per_tensor")) {
         EmitQuantize(node);
         step_.fates[i].is_int8 = true;
+      } else if (IsState(node)) {  // it is read before the next write
+        Materialise(node.args, node);
+        out_.Map(node.outputs[0], out_.at(node.args[0].value));
+        step_.fates[i].folded = "it shares the memory of its argument";
+        continue;
       } else if (IsRecurrence(node)) {
         EmitRecurrence(node);
       } else {

@@ -12,6 +12,7 @@
 #include "backends/quant/linears.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/pieces.h"
+#include "backends/quant/states.h"
 
 namespace frametap::quant {
 namespace {
@@ -42,7 +43,8 @@ std::optional<c10::OperatorHandle> OutOfPlace(const Node& node) {
   return found;
 }
 
-// M1 and M2.
+}  // namespace
+
 Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
   Step step{Rewrite(graph, &origin), std::vector<NodeDisposition>(graph.nodes.size())};
   Rewrite& out = step.rewrite;
@@ -99,6 +101,8 @@ Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
   return step;
 }
 
+namespace {
+
 struct Affine {
   at::Tensor weight;
   at::Tensor bias;
@@ -147,7 +151,8 @@ void FindWritten(NormalizedGraph* normal) {
     const NodeId writer = last[aliases.root(ValueId(v))], def = graph.values[v].def;
     if (!writer.valid()) continue;
     normal->written[v] = true;
-    normal->rewritten[v] = !def.valid() || def < writer;
+    const bool is_state = def.valid() && IsState(graph.node(def));  // states/T1
+    normal->rewritten[v] = !is_state && (!def.valid() || def < writer);
     normal->writer[v] = NameWithPlace(graph.node(writer));
   }
 }

@@ -51,6 +51,9 @@ struct NormalizedGraph {
   at::Tensor FrozenFloat(const Node& node, const char* name) const;
 };
 
+// The step of M1 and M2.
+Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin);
+
 // Applies one more step. `weights`: as Normalise had them.
 void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal);
 

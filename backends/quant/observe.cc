@@ -12,6 +12,7 @@
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/rewrite.h"
+#include "backends/quant/states.h"
 #include "backends/reference/graph_interpreter.h"
 
 namespace frametap::quant {
@@ -222,10 +223,11 @@ ObservationView ObservationView::Of(const Observation& observation) {
 absl::StatusOr<std::unique_ptr<Executable>> MakeObservingExecutable(const Graph& graph, std::vector<at::Tensor> weights,
                                                                     std::shared_ptr<Observation> observation) {
   RegisterOperators();
-  const auto normal = NormaliseOps(graph, weights);
+  const Graph stated = WithStates(graph);
+  const auto normal = NormaliseOps(stated, weights);
   if (!normal.ok()) return normal.status();
   return std::unique_ptr<Executable>(
-      new ObservingExecutable(graph, *normal, std::move(weights), std::move(observation)));
+      new ObservingExecutable(stated, *normal, std::move(weights), std::move(observation)));
 }
 
 }  // namespace frametap::quant

@@ -141,6 +141,7 @@ constexpr OpRow kRows[] = {
     {"aten::embedding", "", Family::kFloat, true, kLookup},
     // The ops that this backend itself emits.
     {"aten::clone", "", Family::kFloat, true, nullptr},
+    {"frametap::state", "", Family::kFloat, false, nullptr},
     {"frametap::planes", "", Family::kFloat, false, nullptr},
     {"frametap::quantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},

@@ -137,6 +137,8 @@ at::Tensor RoundRows(const at::Tensor& x, int64_t bits) {
   return RoundedRows(x, static_cast<int>(bits));
 }
 
+at::Tensor State(const at::Tensor& self) { return self.alias(); }
+
 // Meta kernels: sizes and dtypes only.
 at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, c10::ScalarType dtype) {
   return at::empty(x.sizes(), x.options().dtype(dtype));
@@ -167,6 +169,7 @@ void RegisterOperators() {
     defs->def(
         "qmul(Tensor a, int a_zero_point, Tensor b, int b_zero_point, float product_scale, float scale, "
         "int zero_point, int qmin, int qmax) -> Tensor");
+    defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));

@@ -3,6 +3,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <bit>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -201,6 +202,7 @@ class Namer {
     const std::string local = LocalTextOf(node, op);
     const bool is_frozen = IsFrozen(node);
     for (ValueId v : WrittenBy(node)) {
+      NameSharing(v, text, local);
       now_.exact[v.raw()] = names_->Of("=written " + text[0]);
       now_.loose[v.raw()] = names_->Of("~written " + text[1]);
       now_.local[v.raw()] = local.empty() ? 0 : names_->Of("@written " + local);
@@ -217,8 +219,20 @@ class Namer {
     }
   }
 
+  // Gives other names to the values that share the memory of `written`.
+  void NameSharing(ValueId written, const std::string (&text)[2], const std::string& local) {
+    if (!aliases_) aliases_.emplace(graph_);
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      if (ValueId(v) == written || !aliases_->same(ValueId(v), written)) continue;
+      now_.exact[v] = names_->Of(absl::StrCat("=shared ", now_.exact[v], " ", text[0]));
+      now_.loose[v] = names_->Of(absl::StrCat("~shared ", now_.loose[v], " ", text[1]));
+      if (!local.empty()) now_.local[v] = names_->Of(absl::StrCat("@shared ", now_.local[v], " ", local));
+    }
+  }
+
   const Graph& graph_;
   Names* const names_;
+  std::optional<Aliases> aliases_;
   Structure result_;             // of values when they were new
   Structure now_;                // of values as later nodes meet them: some have been written to
   std::vector<bool> is_frozen_;  // by value: made of weights and constants alone

@@ -7,7 +7,8 @@
 //       inputs of these layers do not count, so that rounds of a loop have equal names. Neighbours in a list that are equal
 //       count once. A value that no layer has a part in has no such name. A running sum has another name in each round.
 //   S4  Grad mode, inference mode and requires_grad do not count. Autocast does.
-//   S5  A weight is known by its memory, and a constant by its content. Another input is known by its name, dtype and rank.
+//   S5  A write in place gives other names to all that share the memory, for the nodes after it.
+//   S6  A weight is known by its memory, and a constant by its content. Another input is known by its name, dtype and rank.
 // Not here: what is done with equal values (conversions.h).
 #pragma once
 

@@ -76,16 +76,41 @@ def _the_input(m: Any, x: Tensor) -> Tensor:
     return m.b(m.a(x).relu())
 
 
+def _part_of_zeros(m: Any, x: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    out[:, :8] = m.a(x)[:, :8]
+    return m.b(out)
+
+
+def _read_between_writes(m: Any, x: Tensor) -> Tensor:
+    out = torch.empty(2, *x.shape)
+    out[0] = x
+    out[1] = 20 * m.a(out[0])
+    first = m.b(out[1])
+    out[:, 1:3, 4:] = first[:2, 4:]
+    return m.b(out)
+
+
+def _flipped_twice(m: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    for _ in range(2):
+        h[:, ::2] = m.a(h.flip(0))[:, ::2]
+    return m.b(h.t().t())
+
+
 # How many of the layers are int8.
 PROGRAMS: dict[str, tuple[Callable[..., Tensor], int]] = {
-    "a shift": (_shift, 1),
+    "a shift": (_shift, 2),
     "interleaved": (_interleave, 2),
     "a sum of rows": (_sum_of_rows, 2),
     "a masked result": (_masked_result, 2),
-    "read before and after": (_before_and_after, 1),
-    "a result that is read before and after": (_a_result_before_and_after, 1),
-    "a view": (_a_view, 1),
-    "the input": (_the_input, 1),
+    "read before and after": (_before_and_after, 2),
+    "a result that is read before and after": (_a_result_before_and_after, 3),
+    "a view": (_a_view, 3),
+    "the input": (_the_input, 2),
+    "a part of zeros": (_part_of_zeros, 2),
+    "read between writes": (_read_between_writes, 3),
+    "in turns": (_flipped_twice, 3),
 }
 
 
