@@ -515,10 +515,7 @@ class _Converter:
                 "save the function that is called first",
                 exit["position"],
             )
-        state = self._state_after(view)
-        if exit["kind"] == "return":
-            return art.Return(self._operand(view, exit["result"], "the result", set()), state)
-        if exit["reason"] != "branch_on_tensor":
+        if exit["kind"] != "return" and exit["reason"] != "branch_on_tensor":
             detail = f" ({exit['detail']})" if exit["detail"] else ""
             _refuse(
                 segment,
@@ -527,6 +524,9 @@ class _Converter:
                 "frametap.explain(f) says how to avoid the break",
                 exit["position"],
             )
+        state = self._state_after(view)
+        if exit["kind"] == "return":
+            return art.Return(self._operand(view, exit["result"], "the result", set()), state)
         tested, arms = self._arms(segment, exit)
         on = self._operand(view, tested, "the tested value")
         jumps = [
@@ -869,7 +869,9 @@ def _change(effect: Mapping[str, Any]) -> str:
         f"{of.removesuffix('._buffers')}.{key}" if of.endswith("._buffers") else f"{of}[{key!r}]"
     )
     return {
-        "setattr": f"assigns {of}.{name}",
+        "setattr": f"assigns {of}.{name}"
+        if "source" in effect["target"]
+        else f"assigns the attribute {name} of an object that it makes",
         "delattr": f"deletes {of}.{name}",
         "setitem": f"assigns {where}",
         "delitem": f"deletes {where}",
@@ -910,11 +912,16 @@ def _literal(text: Any) -> Any:
         return text
 
 
+def _item_of_dict(value: Any, key: Any) -> Any:
+    """The item that is stored. A ``__getitem__`` of a subclass may make another one of it."""
+    return dict.__getitem__(value, key) if isinstance(value, dict) else value[key]
+
+
 _SETTLED_STEPS: dict[str, Any] = {
     "attr": getattr,
     "module_attr": getattr,
     "item": lambda value, key: value[key],
-    "key": lambda value, key: value[key],
+    "key": lambda value, key: _item_of_dict(value, key),
     "global": lambda value, key: getattr(value, "__globals__", value)[key],
     "dict": lambda value, _: value.__dict__,
     "closure": lambda value, key: value.__closure__[key].cell_contents,

@@ -429,9 +429,24 @@ def appends(x: Tensor, log: list[int] = []) -> Tensor:  # noqa: B006
     return x + 1
 
 
+def changes_its_keywords_and_prints(x: Tensor, **keywords: Any) -> Tensor:
+    keywords["n"] = 2
+    y = x + keywords["n"]
+    print(end="")
+    return y * 2
+
+
+def marks_a_result(x: Tensor) -> Tensor:
+    y = x + 1
+    y.is_mine = True  # type: ignore[attr-defined]
+    return y
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
+        (changes_its_keywords_and_prints, "input_output.*only a branch on a tensor"),
+        (marks_a_result, "it assigns the attribute is_mine of an object that it makes"),
         (returns_object, "type Pair.*cannot be saved"),
         (prints, "input_output.*only a branch on a tensor"),
         (appends, "it calls log.append, and a program keeps"),
@@ -446,6 +461,22 @@ def test_what_no_file_holds(reload: Any, tmp_path: Path, function: Any, words: s
     assert frametap.segments(captured)[0].name in text
     assert f"{function.__name__}:" in text
     assert not list(tmp_path.iterdir())
+
+
+class Classes(dict[str, Any]):
+    """As transformers' table of activations."""
+
+    def __getitem__(self, key: str) -> Any:
+        return super().__getitem__(key)()
+
+
+CLASSES = Classes(relu=nn.ReLU)
+
+
+def test_a_table_that_makes_objects_of_its_items(reload: Any) -> None:
+    captured = frametap.compile(lambda x: CLASSES["relu"](x - 1))
+    captured(ones)
+    assert same(reload(captured)(ones * 3), ones * 2)
 
 
 def test_an_attribute_that_holds_a_tensor(reload: Any) -> None:
