@@ -1,7 +1,9 @@
 // Conversions: what calibration has learned of all graphs of a function, for these and for all that are recorded later.
 //   K1  Statistics belong to values by their structure (structure.h). A graph recorded again is converted with the same
 //       scales. Any other graph gets the scales of all graphs that are equal up to sizes. Later rounds of a loop than
-//       calibration has met get the scales of all rounds of the same layers; the report marks their ops.
+//       calibration has met get the scales of all rounds of the same layers; the report marks their ops. A value that
+//       calibration has not met, and whose op only moves elements of values that it has met, has their ranges. A value that
+//       differs from a value there by parts and padding has them, too.
 //   K2  Weights are folded, quantized and packed once.
 //   K3  A layer of a later graph that is float though it was int8 after calibration, or because calibration did not meet it,
 //       is named, with the reason.
@@ -59,13 +61,14 @@ class Conversions {
     std::vector<std::vector<c10::IValue>> kept;  // inputs of runs; none once their rounding errors are known
     Structure structure;
     std::vector<Statistics> statistics;  // by value
-    Places by_exact, by_loose, by_local;
+    Places by_exact, by_loose, by_placed, by_whole, by_local;
   };
 
   void AddAllRoundingErrors();
-  void Match(const Structure& structure, ObservationView* seen) const;
+  void Match(const Graph& graph, const Structure& structure, ObservationView* seen) const;
   using Matches = std::vector<std::pair<size_t, uint32_t>>;  // places in `known_`, and values there
-  void AddMatches(uint32_t name, size_t place, size_t count, Places Known::*names, Matches* matches) const;
+  static void AddMatches(const Places& places, size_t k, uint32_t name, size_t place, size_t count, Matches* matches);
+  static bool ComparesNames(const Structure& a, const Structure& b);
   absl::StatusOr<Converted> Convert(const Graph& recorded, const std::vector<at::Tensor>& weights, ObservationView seen,
                                     bool may_be_unseen);
 

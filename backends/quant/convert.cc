@@ -120,7 +120,10 @@ bool Exclude(const Graph& graph, const Annotation& a, const std::vector<ValueId>
     if (!a.int8(NodeId(i)) || !(*excluded)[i].empty()) continue;
     ForEachUse(graph.nodes[i].args, [&](ValueId v) {
       if (!set.contains(v) || !(*excluded)[i].empty()) return;
-      (*excluded)[i] = absl::StrCat("calibration did not meet %", graph.value(v).name,
+      const NodeId def = graph.value(v).def;
+      const bool is_state = def.valid() && IsState(graph.node(def));
+      const ValueId named = is_state ? graph.node(def).args[0].value : v;
+      (*excluded)[i] = absl::StrCat("calibration did not meet %", graph.value(named).name,
                                     " as it is computed here; add such a batch to the calibration data");
       any = true;
     });

@@ -222,6 +222,11 @@ void Statistics::Add(const Statistics& other) {
   if (other.empty()) return;
   for (const Channels& more : other.channels_) AddTo(&channels_, more);
   for (const Channels& more : other.errors_) AddTo(&errors_, more);
+  AddRange(other);
+}
+
+void Statistics::AddRange(const Statistics& other) {
+  if (other.empty()) return;
   elements_ += other.elements_;
   finite_ = finite_ && other.finite_;
   if (other.histogram_.bins.empty()) return;

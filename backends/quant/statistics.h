@@ -22,8 +22,9 @@ namespace frametap::quant {
 
 class Statistics {
  public:
-  void Add(const at::Tensor& tensor);  // f32; an empty tensor adds nothing
-  void Add(const Statistics& other);   // as if this had seen the other's tensors
+  void Add(const at::Tensor& tensor);      // f32; an empty tensor adds nothing
+  void Add(const Statistics& other);       // as if this had seen the other's tensors
+  void AddRange(const Statistics& other);  // … and leaves out what it knows of channels
   // Adds to the means along dimension `dim`, which is counted from the last one: -1. The tensor was given to Add as well.
   void AddChannels(const at::Tensor& tensor, int64_t dim) { AddTo(&channels_, ChannelsOf(tensor, dim)); }
   // The same for the tensor less its dequantized bytes. Such a tensor need not have been given to Add.

@@ -60,15 +60,17 @@ bool HoldsNumbers(const c10::Type& type) {
 }
 
 // Returns whether the argument is a size, or the beginning or end of a part. An argument that belongs to a layer, such
-// as the stride of a convolution, is not.
+// as the stride of a convolution, is not. The kernel of a pool may be the size of an image.
 bool IsSize(const Node& node, size_t argument) {
   if (const OpRow* row = RowOf(node)) {
     switch (row->family) {
       case Family::kConv:
+        return false;
       case Family::kMaxPool:
       case Family::kAvgPool:
-      case Family::kAdaptivePool:
-        return false;
+        return &node.args[argument] == FindArg(node, "kernel_size") ||
+               (&node.args[argument] == FindArg(node, "stride") &&
+                ConstInts(FindArg(node, "stride")) == ConstInts(FindArg(node, "kernel_size")));
       default:
         break;
     }
@@ -85,11 +87,22 @@ bool IsSize(const Node& node, size_t argument) {
          HoldsNumbers(type);
 }
 
+// Whether the op gives its argument, a part of it, or pads it with zeros. A program may leave it out for some sizes. Torch
+// gives an alias where the part is the whole.
+bool TakesPart(const Node& node) {
+  if (node.is_scalar() || node.args.empty() || node.args[0].kind != Arg::Kind::kValue) return false;
+  return Is(node, "aten::slice", "Tensor") || Is(node, "aten::narrow") || Is(node, "aten::alias") ||
+         Is(node, "aten::detach") || Is(node, "aten::contiguous") ||
+         ((Is(node, "aten::pad") || Is(node, "aten::constant_pad_nd")) && PadsWithZero(node));
+}
+
 class Namer {
  public:
   Namer(const Graph& graph, Names* names) : graph_(graph), names_(names) {
     result_.exact.assign(graph.values.size(), 0);
     result_.loose.assign(graph.values.size(), 0);
+    result_.placed.assign(graph.values.size(), 0);
+    result_.whole.assign(graph.values.size(), 0);
     result_.local.assign(graph.values.size(), 0);
     is_frozen_.assign(graph.values.size(), false);
   }
@@ -100,17 +113,19 @@ class Namer {
       const Value& value = graph_.value(graph_.inputs[i]);
       if (i < weights.size() && weights[i].defined()) {
         const std::string text = absl::StrCat("weight ", IdentityOf(weights[i]));
-        Set(graph_.inputs[i], text, text);
+        Set(graph_.inputs[i], text, text, text);
         is_frozen_[graph_.inputs[i].raw()] = true;
         continue;
       }
       const std::string type = absl::StrCat("input ", static_cast<int>(value.type.kind), " ",
                                             static_cast<int>(value.type.dtype), " ", value.type.sizes.size());
-      Set(graph_.inputs[i], absl::StrCat(type, " ", value.name), absl::StrCat(type, " ", met[type]++));
+      const std::string named = absl::StrCat(type, " ", value.name);
+      Set(graph_.inputs[i], named, named, absl::StrCat(type, " ", met[type]++));
+      if (value.type.kind == Type::Kind::kTensor) result_.inputs[type].insert(value.name);
     }
     for (const auto& [v, tensor] : graph_.constants) {
       const std::string text = absl::StrCat("constant ", ContentOf(tensor));
-      Set(v, text, text);
+      Set(v, text, text, text);
       is_frozen_[v.raw()] = true;
     }
     now_ = result_;
@@ -119,19 +134,25 @@ class Namer {
   }
 
  private:
-  void Set(ValueId v, const std::string& exact, const std::string& loose) {
-    result_.exact[v.raw()] = names_->Of("=" + exact);
-    result_.loose[v.raw()] = names_->Of("~" + loose);
+  using Kind = std::vector<uint32_t> Structure::*;
+  static constexpr size_t kCount = 4;
+  static constexpr Kind kKinds[kCount] = {&Structure::exact, &Structure::loose, &Structure::placed, &Structure::whole};
+  static constexpr const char* kMarks[kCount] = {"=", "~", "~", "~"};
+
+  void Set(ValueId v, const std::string& exact, const std::string& loose, const std::string& placed) {
+    const std::string* const texts[kCount] = {&exact, &loose, &placed, &loose};
+    for (size_t k = 0; k < kCount; ++k) (result_.*kKinds[k])[v.raw()] = names_->Of(kMarks[k] + *texts[k]);
   }
 
-  std::string Text(const Arg& arg, bool is_loose, bool is_size) const {
-    if (arg.kind == Arg::Kind::kConst) return is_loose && is_size ? Blank(arg.constant) : TextOf(arg.constant);
+  std::string Text(const Arg& arg, Kind kind, bool is_size) const {
+    const bool is_blank = kind != &Structure::exact && is_size;
+    if (arg.kind == Arg::Kind::kConst) return is_blank ? Blank(arg.constant) : TextOf(arg.constant);
     if (arg.kind == Arg::Kind::kValue) {
-      if (is_loose && is_size && graph_.value(arg.value).type.kind != Type::Kind::kTensor) return "#";
-      return absl::StrCat("%", (is_loose ? now_.loose : now_.exact)[arg.value.raw()]);
+      if (is_blank && graph_.value(arg.value).type.kind != Type::Kind::kTensor) return "#";
+      return absl::StrCat("%", (now_.*kind)[arg.value.raw()]);
     }
     std::string text = "(";
-    for (const Arg& item : arg.items) absl::StrAppend(&text, Text(item, is_loose, is_size), ",");
+    for (const Arg& item : arg.items) absl::StrAppend(&text, Text(item, kind, is_size), ",");
     return text + ")";
   }
 
@@ -142,7 +163,7 @@ class Namer {
       if (is_layer && !is_frozen_[v]) return "_";
       if (now_.local[v] != 0) return absl::StrCat("@", now_.local[v]);
     }
-    if (arg.kind != Arg::Kind::kList) return Text(arg, true, is_size);
+    if (arg.kind != Arg::Kind::kList) return Text(arg, &Structure::placed, is_size);
     std::string text = "(", last;
     for (const Arg& item : arg.items) {
       const std::string one = LocalText(item, is_layer, is_size);
@@ -191,28 +212,28 @@ class Namer {
                          ? absl::StrCat("scalar ", static_cast<int>(node.builtin_op))
                          : absl::StrCat(node.op->operator_name().name, ".", node.op->operator_name().overload_name);
     if (IsUnderAutocast(graph_, node)) op += " autocast";
-    std::string text[2];
-    for (const bool is_loose : {false, true}) {
-      std::string& one = text[is_loose];
-      one = op;
+    std::string text[kCount];
+    for (size_t k = 0; k < kCount; ++k) {
+      text[k] = op;
       for (size_t i = 0; i < node.args.size(); ++i) {
-        absl::StrAppend(&one, " ", Text(node.args[i], is_loose, !node.is_scalar() && IsSize(node, i)));
+        absl::StrAppend(&text[k], " ", Text(node.args[i], kKinds[k], !node.is_scalar() && IsSize(node, i)));
       }
     }
     const std::string local = LocalTextOf(node, op);
     const bool is_frozen = IsFrozen(node);
     for (ValueId v : WrittenBy(node)) {
       NameSharing(v, text, local);
-      now_.exact[v.raw()] = names_->Of("=written " + text[0]);
-      now_.loose[v.raw()] = names_->Of("~written " + text[1]);
+      for (size_t k = 0; k < kCount; ++k) (now_.*kKinds[k])[v.raw()] = names_->Of(kMarks[k] + ("written " + text[k]));
       now_.local[v.raw()] = local.empty() ? 0 : names_->Of("@written " + local);
       is_frozen_[v.raw()] = is_frozen_[v.raw()] && is_frozen;
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId v = node.outputs[o];
-      Set(v, absl::StrCat(o, " of ", text[0]), absl::StrCat(o, " of ", text[1]));
-      now_.exact[v.raw()] = result_.exact[v.raw()];
-      now_.loose[v.raw()] = result_.loose[v.raw()];
+      for (size_t k = 0; k < kCount; ++k) {
+        (result_.*kKinds[k])[v.raw()] = names_->Of(absl::StrCat(kMarks[k], o, " of ", text[k]));
+      }
+      if (TakesPart(node)) result_.whole[v.raw()] = now_.whole[node.args[0].value.raw()];
+      for (const Kind kind : kKinds) (now_.*kind)[v.raw()] = (result_.*kind)[v.raw()];
       result_.local[v.raw()] = now_.local[v.raw()] =
           local.empty() ? 0 : names_->Of(absl::StrCat("@", o, " of ", local));
       is_frozen_[v.raw()] = is_frozen;
@@ -220,12 +241,14 @@ class Namer {
   }
 
   // Gives other names to the values that share the memory of `written`.
-  void NameSharing(ValueId written, const std::string (&text)[2], const std::string& local) {
+  void NameSharing(ValueId written, const std::string (&text)[kCount], const std::string& local) {
     if (!aliases_) aliases_.emplace(graph_);
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (ValueId(v) == written || !aliases_->same(ValueId(v), written)) continue;
-      now_.exact[v] = names_->Of(absl::StrCat("=shared ", now_.exact[v], " ", text[0]));
-      now_.loose[v] = names_->Of(absl::StrCat("~shared ", now_.loose[v], " ", text[1]));
+      for (size_t k = 0; k < kCount; ++k) {
+        uint32_t& name = (now_.*kKinds[k])[v];
+        name = names_->Of(absl::StrCat(kMarks[k], "shared ", name, " ", text[k]));
+      }
       if (!local.empty()) now_.local[v] = names_->Of(absl::StrCat("@shared ", now_.local[v], " ", local));
     }
   }

@@ -1,8 +1,10 @@
 // Structure: names for the values of a graph by the way they are computed, so that values of two recordings can be
 // compared.
 //   S1  Two values of equal `exact` names are made by the same ops from the same weights, constants and inputs.
-//   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. The
-//       n-th inputs of a type count as equal, too, however the program has come to them.
+//   S2  Two values of equal `loose` names are so up to sizes: numbers that say how large something is count as equal. In equal
+//       `placed` names, the n-th inputs of a type count as equal, too, whatever they are called: an input is called another
+//       name after a break. Where names can be compared, they decide: another size may reach inputs in another order.
+//       Two values of equal `whole` names are so up to parts that are taken of values, and zeros around them.
 //   S3  Two values of equal `local` names are made by the same ops from the results of the same layers, up to sizes. The
 //       inputs of these layers do not count, so that rounds of a loop have equal names. Neighbours in a list that are equal
 //       count once. A value that no layer has a part in has no such name. A running sum has another name in each round.
@@ -12,7 +14,9 @@
 // Not here: what is done with equal values (conversions.h).
 #pragma once
 
+#include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,7 +36,8 @@ class Names {
 };
 
 struct Structure {
-  std::vector<uint32_t> exact, loose, local;  // by value; `local` may be 0, for none
+  std::vector<uint32_t> exact, loose, placed, whole, local;  // by value; `local` may be 0, for none
+  std::map<std::string, std::set<std::string>> inputs;       // names of tensors that are not weights, by type
 };
 
 // `weights`: beside the inputs; undefined where an input is not a weight.

@@ -210,7 +210,7 @@ def _how_it_runs(segment: _C.Segment) -> str:
         runs = f"runs in int8 ({count})"
     if made["extrapolated"]:
         layers_then = counted(made["extrapolated"], "layer")
-        runs += f"; {layers_then} in rounds of a loop that calibration did not meet, with the ranges of the other rounds"
+        runs += f"; {layers_then} where calibration met other computations, with the ranges of the same layers there"
     return "\n".join(
         [
             runs,

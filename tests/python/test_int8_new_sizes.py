@@ -272,3 +272,100 @@ def test_R2_values_of_float_that_stay_are_told(kind: type[nn.Module]) -> None:
     with no_warning():
         quantized(x)
     assert quantized.calls == {"int8": 1, "float": 1}
+
+
+class OrderBySize(nn.Module):
+    """Which of the inputs is read first depends on a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if y.shape[1] > 8:
+            b = self.second(y)
+            a = self.first(x)
+        else:
+            a = self.first(x)
+            b = self.second(y)
+        return a, b
+
+
+class PadsToTheLonger(OrderBySize):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if x.shape[1] != y.shape[1]:
+            longer = max(x.shape[1], y.shape[1])
+            x, y = (F.pad(t, (0, 0, 0, longer - t.shape[1])) for t in (x, y))
+        return self.first(x), self.second(y).relu()
+
+
+@pytest.mark.parametrize("kind", [OrderBySize, PadsToTheLonger])
+def test_an_input_has_its_own_range_whenever_it_is_read(kind: type[nn.Module]) -> None:
+    def pair(n: int, k: int) -> tuple[Tensor, Tensor]:
+        x, y = batches(2, n, 16, count=1)[0], batches(2, k, 16, count=1)[0]
+        return x, 100 * y + 30
+
+    model, quantized = made(kind, data=[pair(6, 6)])
+    with torch.no_grad(), no_warning():
+        for n, k in ((6, 6), (9, 6), (6, 9), (12, 12), (6, 13), (13, 6)):
+            for want, got in zip(model(*pair(n, k)), quantized(*pair(n, k)), strict=True):
+                assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+    assert quantized.calls["float"] == 0
+
+
+class TakesPositions(nn.Module):
+    """At the full length, torch takes no slice of the positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 8)
+        self.norm, self.positions = nn.LayerNorm(32), nn.Parameter(torch.randn(1, 12, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        return self.second(self.norm(self.first(x) + self.positions[:, :length]))[:, : length - 1]
+
+
+def test_a_part_of_a_table() -> None:
+    model, quantized = made(TakesPositions, 2, 12, 16)
+    with torch.no_grad(), no_warning():
+        for length in (12, 7, 5, 1):
+            x = batches(2, length, 16, count=1)[0]
+            want, got = model(x), quantized(x)
+            if length > 1:
+                assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+    assert quantized.calls["float"] == 0
+
+
+class PadsToMultiple(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[-2:]
+        if height % 4 or width % 4:
+            x = F.pad(x, (0, -width % 4, 0, -height % 4))
+        return self.second(F.max_pool2d(self.first(x).relu(), 2))
+
+
+class PoolsTheWholeImage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        mean = F.avg_pool2d(h, h.shape[2:])
+        return self.head(torch.cat([mean, F.max_pool2d(h, h.shape[2:])], 1).flatten(1))
+
+
+@pytest.mark.parametrize("kind", [PadsToMultiple, PoolsTheWholeImage])
+def test_the_first_image_of_another_size(kind: type[nn.Module]) -> None:
+    model, quantized = made(kind, 2, 3, 16, 16)
+    with torch.no_grad(), no_warning():
+        for size in ((16, 16), (24, 24), (15, 18), (24, 13)):
+            x = batches(2, 3, *size, count=1)[0]
+            want, got = model(x), quantized(x)
+            assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+    assert quantized.calls["float"] == 0

@@ -13,7 +13,7 @@ from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
 
-LOOP = "calibration did not meet this round of a loop, which has the ranges of its other rounds"
+LOOP = "calibration did not meet this computation, which has the ranges of the same layers in others, as in rounds of a loop"
 
 
 class Rounds(nn.Module):
@@ -115,7 +115,7 @@ def test_rounds_of_a_loop_are_int8(kind: type[nn.Module], rounds: int) -> None:
     assert {row["decision"] for row in layers} == {"int8"}
     marked = sum(LOOP in row["reason"] for row in layers)
     assert (marked > 0) == (rounds > 6)
-    assert ("with the ranges of the other rounds" in quantized.report_text()) == (rounds > 6)
+    assert ("with the ranges of the same layers there" in quantized.report_text()) == (rounds > 6)
 
 
 @pytest.mark.parametrize("kind", [Rounds, Cells])
