@@ -139,7 +139,6 @@ std::vector<c10::IValue> FollowingExecutable::Run(const std::vector<c10::IValue>
 absl::Status FollowingExecutable::Prepare(const std::vector<c10::IValue>& inputs) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Form form;
-  form.images_last = AreImagesLast(inputs);
   absl::Status made = Fill(inputs, &form);
   if (made.ok()) forms_.push_back(std::move(form));
   return made;
@@ -155,24 +154,14 @@ std::shared_ptr<const FrozenGraph> FollowingExecutable::frozen() const {
   return last_ < forms_.size() ? forms_[last_].frozen : nullptr;
 }
 
-bool FollowingExecutable::AreImagesLast(const std::vector<c10::IValue>& inputs) const {
-  return std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
-    if (!input.isTensor() || input.toTensor().layout() != at::kStrided) return false;
-    const at::MemoryFormat format = input.toTensor().suggest_memory_format();
-    return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
-  });
-}
-
 std::shared_ptr<Executable> FollowingExecutable::ExecutableFor(const std::vector<c10::IValue>& inputs) {
-  const bool images_last = AreImagesLast(inputs);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Form* form = Find(inputs, images_last);
+  Form* form = Find(inputs);
   if (form == nullptr) {
     std::erase_if(forms_, [](const Form& f) {
       return std::any_of(f.weights.begin(), f.weights.end(), [](const SeenWeight& w) { return w.IsGone(); });
     });
-    forms_.emplace_back().images_last = images_last;
-    form = &forms_.back();
+    form = &forms_.emplace_back();
     Fill(inputs, form).IgnoreError();
   } else {
     const bool is_unchanged = std::all_of(form->weights.begin(), form->weights.end(), [&](const SeenWeight& w) {
@@ -193,10 +182,9 @@ std::shared_ptr<Executable> FollowingExecutable::ExecutableFor(const std::vector
   return runs_frozen ? form->executable : recorded_;
 }
 
-FollowingExecutable::Form* FollowingExecutable::Find(const std::vector<c10::IValue>& inputs, bool images_last) {
+FollowingExecutable::Form* FollowingExecutable::Find(const std::vector<c10::IValue>& inputs) {
   const auto is_of = [&](const Form& form) {
-    return form.images_last == images_last &&
-           std::all_of(form.weights.begin(), form.weights.end(),
+    return std::all_of(form.weights.begin(), form.weights.end(),
                        [&](const SeenWeight& w) { return w.IsTensor(inputs[w.input()].toTensor()); });
   };
   if (last_ < forms_.size() && is_of(forms_[last_])) return &forms_[last_];
@@ -225,7 +213,6 @@ std::vector<at::Tensor> FollowingExecutable::WeightsAmong(const std::vector<c10:
 absl::Status FollowingExecutable::Fill(const std::vector<c10::IValue>& inputs, Form* form) {
   const std::vector<at::Tensor> weights = WeightsAmong(inputs);
   Config config = config_;
-  config.images_last = form->images_last;
   config.keeps_grad_mode = true;
   quant::FrozenWeights used;
   ++freezes_;

@@ -70,14 +70,12 @@ class FollowingExecutable : public Executable {
     std::vector<SeenWeight> weights;  // those that are in it, or were in the form before
     std::shared_ptr<const FrozenGraph> frozen;
     std::shared_ptr<Executable> executable;  // null: the recorded ops
-    bool images_last = false;
     int changes_in_a_row = 0;
   };
 
-  Form* Find(const std::vector<c10::IValue>& inputs, bool images_last);
+  Form* Find(const std::vector<c10::IValue>& inputs);
   absl::Status Fill(const std::vector<c10::IValue>& inputs, Form* form);
   std::shared_ptr<Executable> ExecutableFor(const std::vector<c10::IValue>& inputs);
-  bool AreImagesLast(const std::vector<c10::IValue>& inputs) const;
   std::vector<at::Tensor> WeightsAmong(const std::vector<c10::IValue>& inputs) const;
 
   const Graph& graph_;

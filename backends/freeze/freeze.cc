@@ -19,6 +19,7 @@
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/layouts.h"
 #include "backends/quant/lower.h"
 #include "backends/quant/normalise.h"
 #include "backends/quant/op_table.h"
@@ -82,6 +83,7 @@ class Lowering {
         aliases_(from_),
         computed_with_(ComputedWith(from_)),
         elements_(ElementsOf(normal, computed_with_)),
+        layouts_(quant::LayoutsOf(normal)),
         out_(from_, &normal.origin) {
     for (EagerState& state : out_.graph.states) {
       if (!config_.keeps_grad_mode) state.grad_mode = false;  // F6
@@ -480,21 +482,11 @@ class Lowering {
     if (!is_image_[v.raw()]) return out_.at(v);
     ValueId& made = dense_[v.raw()];
     if (!made.valid()) {
-      const at::MemoryFormat format = DenseFormat(v);
-      const bool is_last = format != at::MemoryFormat::Contiguous;
-      std::vector<Arg> args{Arg::Of(out_.at(v))};
-      if (is_last) args.push_back(Arg::Const(static_cast<int64_t>(format)));
-      made = out_.Emit(quant::FindOperator(is_last ? "aten::contiguous" : "frametap::planes"), std::move(args),
-                       from_.value(v).name + "_dense", StoredType(v), v, like);
+      std::vector<ValueId> deciders;
+      for (const ValueId decider : layouts_[v.raw()]) deciders.push_back(out_.at(decider));
+      made = quant::LaidOut(out_.at(v), deciders, like, &out_);
     }
     return made;
-  }
-
-  // F2.
-  at::MemoryFormat DenseFormat(ValueId v) const {
-    const size_t rank = TypeOf(v).sizes.size();
-    if (!config_.images_last || rank < 4) return at::MemoryFormat::Contiguous;
-    return rank == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
   }
 
   void EmitOp(NodeId n) {
@@ -510,7 +502,7 @@ class Lowering {
       out_.Copy(node);
       return;
     }
-    const bool keeps_layout = KeepsLayout(node) && !shares_memory;
+    const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
     out_.CopyWith(node, quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);
     if (!keeps_layout || !has_images) return;
@@ -525,6 +517,7 @@ class Lowering {
   const quant::Aliases aliases_;
   const std::vector<bool> computed_with_;
   const std::vector<Elements> elements_;
+  const std::vector<std::vector<ValueId>> layouts_;
   quant::Rewrite out_;
   const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer

@@ -2,13 +2,13 @@
 //   F1  Weights are inputs of the graph whose tensors are given beside it. They are frozen: results do not see later changes
 //       of them.
 //   F2  The result has the same inputs in the same order (weights are still taken, and ignored), and as many outputs, with
-//       the same sizes and dtypes. Images in outputs are contiguous.
+//       the same sizes, dtypes and strides (../quant/layouts.h).
 //   F3  Values differ from the float graph's by rounding. Batch norms are folded into weights in float64, and sums are taken
 //       in another order. With bfloat16, factors of products are rounded to it, and sums are of float32.
 //   F4  A layer takes the ops after it into its kernel if nothing else reads the values between them. These are the sum with a
 //       tensor of its result's sizes, then a curve (relu, gelu …). A view of a linear layer's matrix may stand before them,
 //       unless their result is one of the graph's: it is taken of the kernel's result.
-//   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read contiguous copies.
+//   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read copies that lie as in the float graph.
 //   F6  No gradients: all ops run in no-grad mode.
 //   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.
 //   F8  With bfloat16 on a processor that has products of it, layers read it. A value that only such layers read, perhaps
@@ -43,7 +43,6 @@ struct Config {
   Products products = Products::kFloat32;
   quant::QuantConfig by_request{};  // of kDynamicInt8: the layers that stay in float, and the bits of activations
   bool keeps_grad_mode = false;     // instead of F6, for a graph that computes no gradients
-  bool images_last = false;         // instead of F2: images in outputs are channels_last
 };
 
 enum class Form : uint8_t {

@@ -3,12 +3,14 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <bit>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
+#include "backends/quant/layouts.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/recurrence.h"
 #include "backends/quant/rounding_errors.h"
@@ -36,7 +38,9 @@ Converter::Converter(const NormalizedGraph& normal, const Annotation& annotation
       a_(annotation),
       bits_(bits),
       frozen_(frozen),
+      layouts_(LayoutsOf(normal)),
       out_(normal.graph, &normal.origin) {
+  laid_out_.resize(from_.values.size());
   params_.resize(from_.values.size());
   dequantized_.resize(from_.values.size());
   stored_.resize(from_.values.size());
@@ -112,7 +116,7 @@ void Converter::Run() {
     }
     for (ValueId v : node.outputs) Store(v, node);
   }
-  for (ValueId v : from_.outputs) out_.graph.outputs.push_back(Read(v, false));
+  for (ValueId v : from_.outputs) out_.graph.outputs.push_back(ReadAsMade(v));
 }
 
 void Converter::ChooseCorrections(const ObservationView& seen) {
@@ -153,7 +157,25 @@ ValueId Converter::Read(ValueId v, bool int8_reader) {
 }
 
 std::vector<Arg> Converter::Reads(NodeId n, const std::vector<Arg>& args) {
-  return WithValues(args, [&](ValueId v) { return Read(v, a_.int8(n)); });
+  const Node& node = from_.node(n);
+  const bool is_int8 = a_.int8(n), follows = node.is_scalar() || KeepsLayout(node);
+  return WithValues(args, [&](ValueId v) { return is_int8 || follows ? Read(v, is_int8) : ReadAsMade(v); });
+}
+
+// layouts/U1. Returns the floats as the program's op leaves them.
+ValueId Converter::ReadAsMade(ValueId v) {
+  const std::vector<ValueId>& like = layouts_[v.raw()];
+  const auto is_in_bytes = [&](ValueId decider) { return a_.int8(from_.value(decider).def); };
+  if (LiesAsMade(v, like) || normal_.written[v.raw()] || std::any_of(like.begin(), like.end(), is_in_bytes)) {
+    return Read(v, false);
+  }
+  ValueId& laid_out = laid_out_[v.raw()];
+  if (!laid_out.valid()) {
+    std::vector<ValueId> deciders;
+    for (const ValueId decider : like) deciders.push_back(out_.at(decider));
+    laid_out = LaidOut(Read(v, false), deciders, from_.node(from_.value(v).def), &out_);
+  }
+  return laid_out;
 }
 
 void Converter::Store(ValueId v, const Node& like) {

@@ -53,6 +53,7 @@ class Converter {
   absl::Status Unseen(ValueId v) const;
 
   ValueId Read(ValueId v, bool int8_reader);
+  ValueId ReadAsMade(ValueId v);
   std::vector<Arg> Reads(NodeId n, const std::vector<Arg>& args);
   void Store(ValueId v, const Node& like);
   void StoreKnown(ValueId v);
@@ -73,11 +74,13 @@ class Converter {
   const Annotation& a_;
   const int bits_;
   FrozenWeights* const frozen_;
+  const std::vector<std::vector<ValueId>> layouts_;
   Rewrite out_;
   std::vector<Params> params_;
   std::vector<ChannelFacts> channels_;  // by node; none: the bias is not corrected
   std::vector<ValueId> dequantized_;
   std::vector<ValueId> stored_;
+  std::vector<ValueId> laid_out_;
   absl::flat_hash_map<std::pair<ValueId, int64_t>, ValueId> weights_;  // by the axis of the outputs, too
   absl::flat_hash_map<ValueId, ValueId> biases_;
   const c10::OperatorHandle quantize_ = FindOperator("frametap::quantize_per_tensor");

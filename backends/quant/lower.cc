@@ -271,10 +271,16 @@ class Lowering {
     ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);
     if (k.quantize.valid()) {
       now = Limited(now, ParamsOf(from_.node(k.quantize)), node);
-    } else if (conv) {
+    } else if (conv && !IsLaidOutAlone(result)) {
       now = out_.Emit(FindOperator("frametap::planes"), {Arg::Of(now)}, value.name, value.type, result, node);
     }
     out_.Map(result, now);
+  }
+
+  // Whether the next op makes the layout anyway.
+  bool IsLaidOutAlone(ValueId v) const {
+    const NodeId reader = patterns_.uses().sole(v);
+    return reader.valid() && Is(from_.node(reader), "frametap::laid_out");
   }
 
   // The kernels saturate at 255; a narrower range is cut afterwards.

@@ -127,7 +127,7 @@ Affine FoldBatchNorm(int64_t groups, const at::Tensor& weight, const at::Tensor&
   if (bias.defined()) shift = shift.add(wide(bias).mul(factor));
   if (beta.defined()) shift = shift.add(wide(beta));
   const at::Tensor scaled = wide(weight).reshape(sizes).mul(factor.view(shape)).view(weight.sizes());
-  return {scaled.to(at::kFloat), shift.to(at::kFloat)};
+  return {scaled.to(at::kFloat).contiguous(weight.suggest_memory_format()), shift.to(at::kFloat)};
 }
 
 std::vector<at::Tensor> KnownOf(const Graph& graph, const std::vector<at::Tensor>& weights) {

@@ -142,6 +142,7 @@ constexpr OpRow kRows[] = {
     // The ops that this backend itself emits.
     {"aten::clone", "", Family::kFloat, true, nullptr},
     {"frametap::state", "", Family::kFloat, false, nullptr},
+    {"frametap::laid_out", "", Family::kFloat, false, nullptr},
     {"frametap::planes", "", Family::kFloat, false, nullptr},
     {"frametap::quantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},

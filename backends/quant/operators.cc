@@ -13,6 +13,7 @@
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/finite_checks.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/layouts.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
 #include "backends/quant/pools.h"
@@ -169,6 +170,7 @@ void RegisterOperators() {
     defs->def(
         "qmul(Tensor a, int a_zero_point, Tensor b, int b_zero_point, float product_scale, float scale, "
         "int zero_point, int qmin, int qmax) -> Tensor");
+    defs->def("laid_out(Tensor(a) images, Tensor[] like) -> Tensor(a)");
     defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
@@ -194,6 +196,7 @@ void RegisterOperators() {
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("planes", TORCH_FN(Planes));
+    cpu->impl("laid_out", TORCH_FN(LayOut));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
@@ -230,6 +233,7 @@ void RegisterOperators() {
                              "qupsample_bilinear2d",
                              "quantize_per_tensor",
                              "quantize_per_tensor_channels_last",
+                             "laid_out",
                              "lstm",
                              "lstm_cell",
                              "rnn",

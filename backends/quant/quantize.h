@@ -1,8 +1,8 @@
 // Static int8 quantization of a captured graph: observe, convert, measure.
 //   Q1  The float graph was captured in eval form. Its weights are inputs of the graph, with tensors given beside it. They
 //       are frozen: the result does not see later changes of them.
-//   Q2  Results have the same inputs in the same order (float weights are still taken, and ignored) and the same number
-//       of outputs, with the same shapes and dtypes, contiguous.
+//   Q2  Results have the same inputs in the same order; float weights are still taken, and ignored. There are as many
+//       outputs, with the same shapes and dtypes, and the strides that layouts.h has.
 //   Q3  The reference graph holds float ops between quantize and dequantize ops. It is the truth; `lowered` is a
 //       function of it alone, so that it can be saved and lowered again elsewhere.
 //   Q4  Every op of the float graph has a row that says int8 or why not.
