@@ -10,7 +10,7 @@ namespace frametap::quant {
 inline constexpr char kNotMet[] = "calibration did not meet it; add such a batch to the calibration data";
 
 inline constexpr char kExtrapolated[] =
-    "calibration did not meet this computation, which has the ranges of the same layers in others, as in rounds of a loop";
+    "calibration did not meet this computation; the same layers have its ranges elsewhere, as in rounds of a loop";
 
 struct ObservationView {
   int64_t runs = 0;

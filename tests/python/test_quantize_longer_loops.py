@@ -13,7 +13,7 @@ from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
 
-LOOP = "calibration did not meet this computation, which has the ranges of the same layers in others, as in rounds of a loop"
+LOOP = "calibration did not meet this computation; the same layers have its ranges elsewhere, as in rounds of a loop"
 
 
 class Rounds(nn.Module):
