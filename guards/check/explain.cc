@@ -98,6 +98,8 @@ class Explorer {
     // Another object is as good a reason as another number to leave open next time what is in this place.
     if (p.guard != nullptr && p.guard->kind() == Guard::Kind::kIdentity) {
       report->other_numbers.push_back(report->source);
+    } else if (p.guard != nullptr && p.guard->kind() == Guard::Kind::kLength) {
+      report->other_numbers.push_back(LengthName(report->source));
     }
     if (SaysTheSame(report->want, report->got)) absl::StrAppend(&report->got, " (", report->why, ")");
     return true;

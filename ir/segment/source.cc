@@ -96,6 +96,12 @@ bool IsPinnedPath(const std::string& text) {
   return true;
 }
 
+std::string LengthName(const std::string& container) {
+  Source length;
+  length.accessor = Accessor::kLength;
+  return absl::StrCat(container, StepText(length));
+}
+
 std::string StepText(const Source& s) {
   switch (s.accessor) {
     case Accessor::kLocal:

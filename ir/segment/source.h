@@ -47,7 +47,8 @@ class SourceTable {
   absl::flat_hash_map<Key, SourceId> ids_;
 };
 
-bool IsPinnedPath(const std::string& text);  // `torch.nn.Linear`: can stand as a root as it is
-std::string StepText(const Source& source);  // the last step of a source: ".weight", "[0]", "L.x"
+bool IsPinnedPath(const std::string& text);            // `torch.nn.Linear`: can stand as a root as it is
+std::string LengthName(const std::string& container);  // of its length as a number: "L.x.len"
+std::string StepText(const Source& source);            // the last step of a source: ".weight", "[0]", "L.x"
 
 }  // namespace frametap

@@ -6,6 +6,7 @@ Laws
   F2  A class that the call itself makes ends the graph where it is used, so that the rest can be replayed.
   F3  A place in a global that was seen to hold another object takes any object of the kind from then on.
   F4  A loop over values() or items() reads of the objects in the dict only what its body reads.
+  F5  The length of a container that grows from call to call is a number like others, and so is an item at its end.
 """
 
 from __future__ import annotations
@@ -297,4 +298,31 @@ def test_f4_counters_of_objects_in_a_dict(f: Callable[..., torch.Tensor], kind: 
         x = torch.arange(4.0) + i
         assert torch.equal(captured(x), f(plain, x))
         assert own == plain
+    assert frametap.explain(captured).recordings <= MOST_RECORDINGS
+
+
+def last_of(history: list[float], x: torch.Tensor) -> torch.Tensor:
+    before = history[-1] if history else 0
+    history.append(x.shape[0])
+    return x + history[-1] + before
+
+
+GROWING: dict[str, Callable[[list[Any], torch.Tensor], torch.Tensor]] = {
+    "length": lambda history, x: (history.append(1), x * len(history))[1],
+    "length, then an append": lambda history, x: (x * len(history), history.append(x))[0],
+    "limit": lambda history, x: (history.append(x), x + 1 if len(history) > 100 else x)[1],
+    "items at the end": last_of,
+    "loss": lambda history, x: (history.append(x.sum().item()), x + history[-1])[1],
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_f5_a_list_that_grows(name: str) -> None:
+    plain: list[Any] = []
+    seen: list[Any] = []
+    captured = frametap.compile(lambda x: GROWING[name](seen, x))
+    for i in range(CALLS):
+        x = torch.arange(4.0) + i
+        assert torch.equal(captured(x), GROWING[name](plain, x))
+    assert len(seen) == len(plain)
     assert frametap.explain(captured).recordings <= MOST_RECORDINGS

@@ -14,6 +14,7 @@
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/open_keys.h"
+#include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/semantics/attribute_stores.h"
@@ -100,6 +101,11 @@ void Len(Trace& trace, Call& call) {
   if (sized && known != nullptr && known->state == ObjectRecord::State::kSource && !known->adopted) {
     GuardTypeOrIdentity(trace, object);
     if (PyDict_Check(object)) RefuseWrittenDict(trace, object);
+    if (const Shadow length = OpenLength(trace, object); length.kind != Shadow::Kind::kNone) {
+      call.note.op.expect.kind = ResultSpec::Kind::kShadow;
+      call.note.op.expect.shadow = length;
+      return;
+    }
     if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
     trace.guards.Length(known->source, trace.frames.Here());
     return;

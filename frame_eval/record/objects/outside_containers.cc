@@ -2,6 +2,7 @@
 
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
+#include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/class_references.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
@@ -150,6 +151,58 @@ bool LoopOver(Trace& trace, PyObject* dict) {
     Specialize(trace, value, open != nullptr ? *open : Shadow());
   }
   return true;
+}
+
+// Returns the record of a container that existed before, if its content as a whole is unknown and its length has changed.
+static const ObjectRecord* ChangingInLength(Trace& trace, PyObject* container) {
+  if (!PyList_CheckExact(container) && !PyDict_CheckExact(container) && !PySet_CheckExact(container)) return nullptr;
+  const ObjectRecord* const known = trace.objects.Find(container);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->adopted) return nullptr;
+  if (known->mutated && !known->changes) return nullptr;
+  if (!trace.numbers.any_open() || !trace.store.has_changing_numbers()) return nullptr;
+  return trace.store.IsChanging(LengthName(trace.guards.Name(known->source))) ? known : nullptr;
+}
+
+Shadow OpenLength(Trace& trace, PyObject* container) {
+  const ObjectRecord* const known = ChangingInLength(trace, container);
+  if (known == nullptr) return Shadow();
+  const SourceId source = known->source;
+  const auto added = static_cast<int64_t>(known->changes ? known->changes->appended.size() : 0);
+  GuardTypeOrIdentity(trace, container);
+  if (PyDict_Check(container)) RefuseWrittenDict(trace, container);
+  const Ref<> length = Must(PyLong_FromSsize_t(PyObject_Size(container) - added));
+  const Shadow at_entry =
+      FromSource(trace, trace.guards.Child(source, Accessor::kLength, 0, nullptr, length.get()), length.get(), false);
+  if (added == 0) return at_entry;
+  return IntOp(trace, BuiltinOp::kIntAdd, IntTerm::Of(at_entry), IntTerm::Of(added))->shadow;
+}
+
+std::optional<ResultSpec> ItemFromEnd(Trace& trace, PyObject* list, PyObject* key) {
+  const ObjectRecord* const known = PyList_CheckExact(list) ? trace.objects.Find(list) : nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->adopted) return std::nullopt;
+  if (!PyLong_CheckExact(key) || (known->mutated && !known->changes)) return std::nullopt;
+  const Py_ssize_t from_end = -PyLong_AsSsize_t(key);
+  if (from_end == 1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+  if (from_end < 1 || from_end > PyList_GET_SIZE(list)) return std::nullopt;
+  const Py_ssize_t added = known->changes ? static_cast<Py_ssize_t>(known->changes->appended.size()) : 0;
+  ResultSpec item;
+  if (from_end <= added) {
+    item.kind = ResultSpec::Kind::kShadow;
+    item.shadow = known->changes->appended[static_cast<size_t>(added - from_end)];
+    if (item.shadow.kind == Shadow::Kind::kNone) item.kind = ResultSpec::Kind::kAny;
+    return item;
+  }
+  if (ChangingInLength(trace, list) == nullptr) return std::nullopt;
+  item.kind = ResultSpec::Kind::kSource;
+  item.pinned = known->pinned;
+  item.source = trace.guards.Child(known->source, Accessor::kItem, added - from_end, nullptr,
+                                   PyList_GET_ITEM(list, PyList_GET_SIZE(list) - from_end));
+  return item;
+}
+
+bool HasAppended(Trace& trace, PyObject* list) {
+  const ObjectRecord* const known = trace.objects.Find(list);
+  return known != nullptr && known->changes && !known->adopted && !known->changes->appended.empty();
 }
 
 // list.append(item), or list.extend(items) with a tuple or list. Returns false, with nothing noted, if it is not such

@@ -8,10 +8,13 @@
 //       another change (FixValues).
 //   O4  Only plain keys, fixed classes and fixed members of enumerations are followed: a look-up by one runs no code of
 //       the program's.
+//   O5  The length of one that has changed between calls is a number, open like others. Items at its end are read from there.
 // Not here: lists and dicts of the trace's own (sequences.cc, own_dicts.cc), changes that need the content to be known (BeginMutation).
 #pragma once
 
 #include <Python.h>
+
+#include <optional>
 
 #include "frame_eval/interpreter/shadow.h"
 #include "frame_eval/record/trace.h"
@@ -38,6 +41,14 @@ bool IsFollowedKey(Trace& trace, PyObject* key);
 Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
 PyObject* PlainKey(Trace& trace, PyObject* key);
 bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
+// Returns the length of a list, dict or set that existed before, as a number that is left open. Returns a shadow of nothing,
+// with nothing noted, if its length has been the same in all calls or its content is known.
+Shadow OpenLength(Trace& trace, PyObject* container);
+// Returns what an item from the end of a list is to be, if it can be had without the length. The type of the list and the
+// key are fixed.
+std::optional<ResultSpec> ItemFromEnd(Trace& trace, PyObject* list, PyObject* key);
+// Returns whether a list has items for certain, as the trace has appended some.
+bool HasAppended(Trace& trace, PyObject* list);
 bool AppendOutside(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
 // Records a loop over a dict that existed before, or over its values() or items(). The loop gets the objects in it one by
 // one, and reads of them are guarded where they happen: a counter in one of them stays open. Returns false, with nothing

@@ -120,6 +120,10 @@ void TruthOf(Trace& trace, FrameNote& note, PyObject* object, Shadow shadow) {
   ObjectRecord* known = trace.objects.Find(object);
   if (known != nullptr && known->state == ObjectRecord::State::kSource && IsSequence(object) && !known->adopted) {
     GuardTypeOrIdentity(trace, object);
+    if (HasAppended(trace, object)) return;
+    if (const Shadow length = OpenLength(trace, object); length.kind != Shadow::Kind::kNone) {
+      return TruthOf(trace, note, Must(PyLong_FromSsize_t(PyObject_Size(object))).get(), length);
+    }
     if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
     if (!std::exchange(known->counted, true)) trace.guards.Length(known->source, trace.frames.Here());
     return;
@@ -288,6 +292,10 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
   }
   if (PyTuple_Check(container) || PyList_Check(container)) {
     GuardTypeOrIdentity(trace, container);
+    if (const std::optional<ResultSpec> item = ItemFromEnd(trace, container, key)) {
+      note.op.expect = *item;
+      return;
+    }
     AdoptElements(trace, container);
     ItemOfRow(trace, note, container, key);
     return;
