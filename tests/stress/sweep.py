@@ -74,6 +74,10 @@ NOT_COMPARED = {
     ("raise", "lazy_modules"): "what the forced error leaves behind cannot be described",
     ("raise", "finaliser_of_constructor_argument"): _UNCOUNTED,
     ("raise", "finaliser_with_a_break_of_its_own_between_an_exit_and_its_frames"): _UNCOUNTED,
+    (
+        "raise",
+        "numbers_a_list_of_a_tensor_far_from_the_call",
+    ): "ops below torch.tensor of a list count otherwise in a graph",
     ("raise", "numbers_slices_by_numbers"): _COVERS,
     ("raise", "numbers_writes_to_slices_that_cover"): _COVERS,
     ("raise", "np_asarray"): "the op below a call of NumPy does not count in a replay",
