@@ -158,7 +158,8 @@ class SegmentCache {
   std::deque<LogEntry>& log() { return log_; }
   std::string NextName(const std::string& function);
   bool FirstTold(const std::string& what) { return told_.insert(what).second; }
-  // Numbers (by the names of their sources) for whose value a segment has missed: they are left open from then on.
+  // Notes a place, by the name of its source, for which a segment has missed: a number, an object or a length. It is left
+  // open from then on.
   void NoteChanging(const std::string& source) { changing_.insert(source); }
   bool IsChanging(const std::string& source) const { return changing_.contains(source); }
   bool has_changing_numbers() const { return !changing_.empty(); }

@@ -99,7 +99,7 @@ MissReport NoteMisses(const EntryPoint& entry, const RootChain& chain, SegmentCa
   for (size_t i = 0; i < std::min(kMost, entry.size()); ++i) {
     MissReport miss = WhyNot(*entry.segments()[i], chain);
     if (miss.of_number) store->NoteChanging(miss.source);
-    for (const std::string& number : miss.other_numbers) store->NoteChanging(number);
+    for (const std::string& place : miss.other_places) store->NoteChanging(place);
     if (miss.of_size) store->NoteOtherSizes();
     if (i == 0) of_latest = std::move(miss);
   }

@@ -97,9 +97,9 @@ class Explorer {
     report->source = names().Name(p.source);
     // Another object is as good a reason as another number to leave open next time what is in this place.
     if (p.guard != nullptr && p.guard->kind() == Guard::Kind::kIdentity) {
-      report->other_numbers.push_back(report->source);
+      report->other_places.push_back(report->source);
     } else if (p.guard != nullptr && p.guard->kind() == Guard::Kind::kLength) {
-      report->other_numbers.push_back(LengthName(report->source));
+      report->other_places.push_back(LengthName(report->source));
     }
     if (SaysTheSame(report->want, report->got)) absl::StrAppend(&report->got, " (", report->why, ")");
     return true;
@@ -252,7 +252,7 @@ MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots) {
       if (!report.of_number) return report;
       found = true;
     } else if (next.of_number) {
-      if (!next.of_size) report.other_numbers.push_back(std::move(next.source));
+      if (!next.of_size) report.other_places.push_back(std::move(next.source));
     } else {
       return report;
     }

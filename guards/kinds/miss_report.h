@@ -20,8 +20,8 @@ struct MissReport {
   Position line;           // what made the guard
   bool of_number = false;  // an int or float has another value
   bool of_size = false;    // a tensor has other sizes or strides
-  // The sources later in the order of the guards that are numbers with another value, too.
-  std::vector<std::string> other_numbers = {};
+  // The places that a recording may leave open, too: numbers that come later in the order of the guards, an object, a length.
+  std::vector<std::string> other_places = {};
 };
 
 }  // namespace frametap

@@ -8,7 +8,7 @@
 //       another change (FixValues).
 //   O4  Only plain keys, fixed classes and fixed members of enumerations are followed: a look-up by one runs no code of
 //       the program's.
-//   O5  The length of one that has changed between calls is a number, open like others. Items at its end are read from there.
+//   O5  A length that has changed between calls is an open number. Items at the end of such a list are counted from there.
 // Not here: lists and dicts of the trace's own (sequences.cc, own_dicts.cc), changes that need the content to be known (BeginMutation).
 #pragma once
 
