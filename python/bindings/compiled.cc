@@ -344,7 +344,9 @@ void BindCompiled(py::module_& m) {
       py::dict d;
       d["kind"] = std::string(WordOf(entry.kind));
       d["segment"] = entry.segment;
+      const std::optional<Reason> reason = ReasonOf(entry.reason);
       d["reason"] = entry.reason;
+      d["once"] = reason && RowOf(*reason).once;
       d["text"] = entry.text;
       d["advice"] = entry.advice;
       d["inside"] = entry.inside;
@@ -375,14 +377,6 @@ void BindCompiled(py::module_& m) {
       },
       py::arg("code"), py::arg("offset"),
       "Describes the instruction there, if it tests the truth of the value on top of the stack; None otherwise.");
-  m.def("reasons", [] {
-    py::list out;
-    for (size_t i = 0; i < ReasonCount(); ++i) {
-      const ReasonRow& row = RowOf(static_cast<Reason>(i));
-      out.append(py::make_tuple(row.name, row.text, row.advice, row.is_break));
-    }
-    return out;
-  });
   // For tests.
   ArmFromEnvironment();
   m.def(

@@ -26,7 +26,15 @@ from frametap._errors import FrametapError, FrametapWarning
 from frametap._exported import leave_dynamo_settings_out
 from frametap._model_state import ModelState
 
-__all__ = ["InferenceModel", "captured_copy", "outside", "under_torch_compile"]
+__all__ = ["InferenceModel", "captured_copy", "outside", "put_off", "under_torch_compile"]
+
+
+def put_off(compiled: _C.CompiledFunction) -> int:
+    """Returns how many recordings were dropped for work of a first call: an import, or a cache that was filled.
+
+    After it, the same call can be captured.
+    """
+    return sum(row["kind"] == "abort" and row["once"] for row in _C.log(compiled))
 
 
 class InferenceModel(torch.nn.Module):

@@ -37,7 +37,7 @@ from frametap._dynamic_model import DynamicModel
 from frametap._errors import FrametapWarning, QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._inference_model import captured_copy, outside, under_torch_compile
+from frametap._inference_model import captured_copy, outside, put_off, under_torch_compile
 from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
@@ -351,10 +351,9 @@ class _Calibration:
 
     def add(self, batch: Batch) -> None:
         """Runs the batch, and observes what ran; see Q2."""
+        before = put_off(self._compiled)
         result = self._call(batch)
-        if self.batches == 0 and self._was_put_off():
-            # The work of a first call has been done (a cache was filled): only now can the rest be
-            # captured.
+        if put_off(self._compiled) > before:
             result = self._call(batch)
         self._refuse_gradients()
         for segment in _C.segments(self._compiled):
@@ -371,12 +370,6 @@ class _Calibration:
     def _call(self, batch: Batch) -> Any:
         args, kwargs = copied(batch)  # the program may write to it
         return self.model(*args, **kwargs)
-
-    def _was_put_off(self) -> bool:
-        return any(
-            row["kind"] == "abort" and row["reason"] == "done_once"
-            for row in _C.log(self._compiled)
-        )
 
     def _refuse_gradients(self) -> None:
         """An int8 graph runs without gradients, so backward() after it would raise."""

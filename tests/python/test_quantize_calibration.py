@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -501,3 +504,36 @@ def test_a_large_batch_is_kept_in_part_where_its_samples_are_apart(
     assert rows == 20 if mixes else 4 <= rows < 20
     with torch.no_grad():
         assert decibels(model(data), quantized(data)) > 30
+
+
+class ImportsLate(nn.Module):
+    """Imports a module at its first call, as torch does for a masked MultiheadAttention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, late: bool = True) -> Tensor:
+        if not late:
+            return self.linear(x)
+        from imported_at_a_first_call import FACTOR
+
+        return self.linear(x) * FACTOR
+
+
+@pytest.mark.parametrize("late", [[True], [False, True]], ids=["first batch", "second batch"])
+def test_a_batch_at_which_something_is_imported(
+    late: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_at_a_first_call.py").write_text("FACTOR = 2\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    model, x = ImportsLate().eval(), torch.randn(32, 64)
+    quantized = frametap.quantize(model, [(x, one) for one in late], progress=False)
+    linears = [row["decision"] for row in quantized.report if row["op"] == "aten.linear"]
+    assert linears == ["int8"] * len(late)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert decibels(model(x), quantized(x)) > 25
+    monkeypatch.delitem(sys.modules, "imported_at_a_first_call")
+    assert frametap.freeze(model, [(x, one) for one in late], progress=False).report
+    monkeypatch.delitem(sys.modules, "imported_at_a_first_call")
