@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import re
 import sys
 import zlib
@@ -22,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from stress import generated
+from stress import generated, samples
 
 TABLE = Path(__file__).with_suffix(".txt")
 # The code before the statements, and the call.
@@ -90,26 +89,16 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print the programs")
     options = parser.parse_args()
     prelude, objects = table()
-    chosen = [
-        held
-        for held in objects
-        if not options.names or any(name in held.name for name in options.names)
-    ]
-    if not chosen:
-        parser.error(f"no object has a name with {' or '.join(options.names)}")
-    count = faults = 0
-    for done, held in enumerate(chosen, 1):
+
+    def fault(held: Held) -> str:
+        faults = []
         for program in programs(held, prelude, options.form or list(FORMS)):
-            count += 1
             if options.show:
                 print(generated.text_of(*program))
-            if text := generated.fault(*program, backend=options.backend):
-                faults += 1
-                print(text, flush=True)
-        if os.isatty(sys.stderr.fileno()):
-            print(f"\r{done} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-    print(f"{count} programs, {faults} differ")
-    return 1 if faults else 0
+            faults.append(generated.fault(*program, backend=options.backend))
+        return "\n\n".join(filter(None, faults))
+
+    return samples.compared(objects, options.names, fault, "object")
 
 
 if __name__ == "__main__":
