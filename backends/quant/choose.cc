@@ -62,6 +62,9 @@ class OneOp {
     graph.AddNode(std::move(node));
     normal_.origin.resize(graph.values.size());
     normal_.known.resize(graph.values.size());
+    normal_.written.assign(graph.values.size(), false);
+    normal_.rewritten.assign(graph.values.size(), false);
+    normal_.writer.resize(graph.values.size());
   }
 
   const Node& node() const { return normal_.graph.nodes[0]; }

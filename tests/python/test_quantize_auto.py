@@ -56,6 +56,21 @@ def test_the_quickest_form_is_taken() -> None:
     assert row["sqnr"] > 30 and quantized.sqnr > 30
 
 
+def test_images_in_results_and_between_layers() -> None:
+    """Their layout is read from values of the whole graph, and each layer is tried alone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.Conv2d(64, 32, 3)
+    ).eval()
+    x = torch.randn(4, 3, 24, 24)
+    for one in (x, x.to(memory_format=torch.channels_last)):
+        quantized = auto(model, one)
+        with torch.no_grad():
+            want, got = model(one), quantized(one)
+        assert got.stride() == want.stride()
+        assert 10 * torch.log10(want.square().sum() / (want - got).square().sum()) > 25
+
+
 def outliers() -> Tensor:
     """Rows of very different sizes, for which one scale is coarse."""
     return torch.randn(128, 1024) * torch.logspace(0, -3, 128)[:, None]
