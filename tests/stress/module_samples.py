@@ -15,7 +15,6 @@ must be as in plain Python. So must exceptions and random state, and no graph ma
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import copy
 import functools
@@ -391,15 +390,9 @@ def _on(f: Callable[..., Any], first: Any) -> Callable[..., Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", help="parts of names of modules; all modules")
-    parser.add_argument("--form", choices=FORMS, default="function")
-    parser.add_argument("--dtype", type=samples.dtype_of, default="float32")
+    parser = samples.parser(__doc__, "module", FORMS, "function", 14)
     parser.add_argument("--eval", action="store_true", help="modules are in eval mode")
     parser.add_argument("--gradients", action="store_true", help="inputs require gradients")
-    parser.add_argument("--most", type=int, default=14, help="samples of a module (%(default)s)")
     options = parser.parse_args()
     return samples.compared(
         all_modules(),

@@ -9,7 +9,6 @@ as in plain Python, and no graph may raise where the op does not.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import warnings
@@ -150,14 +149,8 @@ def _through_a_file(plain: Callable[..., Any], sample: Any) -> Any:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", help="ops whose names hold one of these; all of them")
-    parser.add_argument("--form", choices=FORMS, default="function")
-    parser.add_argument("--dtype", type=samples.dtype_of, default="float32")
+    parser = samples.parser(__doc__, "op", FORMS, "function", 14)
     parser.add_argument("--gradients", action="store_true", help="inputs require gradients")
-    parser.add_argument("--most", type=int, default=14, help="samples of an op (%(default)s)")
     options = parser.parse_args()
     return samples.compared(
         all_ops(),

@@ -12,7 +12,6 @@ recorded or missed are printed. They should be replays.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -240,13 +239,7 @@ def _recorded(captured: Any) -> tuple[int, int, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", help="parts of names of optimizers; all optimizers")
-    parser.add_argument("--form", choices=FORMS, default="training")
-    parser.add_argument("--dtype", type=samples.dtype_of, default="float32")
-    parser.add_argument("--most", type=int, default=99, help="samples of each (%(default)s)")
+    parser = samples.parser(__doc__, "optimizer", FORMS, "training", 99)
     parser.add_argument("--recordings", action="store_true", help="print steps recorded late")
     options = parser.parse_args()
     return samples.compared(

@@ -57,6 +57,22 @@ def difference(want: list[str], got: list[str]) -> str:
     return "\n".join(difflib.unified_diff(want, got, "plain", "captured", lineterm="", n=1))
 
 
+def parser(
+    description: str | None, kind: str, forms: Iterable[str], form: str, most: int
+) -> argparse.ArgumentParser:
+    """Returns a parser of the options that all files have. `form` and `most`: the defaults."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("names", nargs="*", help=f"parts of names of {kind}s; all {kind}s")
+    made.add_argument("--form", choices=list(forms), default=form)
+    made.add_argument("--dtype", type=dtype_of, default="float32")
+    made.add_argument(
+        "--most", type=int, default=most, help=f"samples of each {kind} (%(default)s)"
+    )
+    return made
+
+
 def compared(infos: list[Any], names: list[str], fault: Callable[[Any], str], kind: str) -> int:
     """Prints the first difference of each entry whose name holds one of `names`; returns the status of the process."""
     infos = [one for one in infos if not names or any(name in name_of(one) for name in names)]
