@@ -481,11 +481,7 @@ class Lowering {
   ValueId Dense(ValueId v, const Node& like) {
     if (!is_image_[v.raw()]) return out_.at(v);
     ValueId& made = dense_[v.raw()];
-    if (!made.valid()) {
-      std::vector<ValueId> deciders;
-      for (const ValueId decider : layouts_[v.raw()]) deciders.push_back(out_.at(decider));
-      made = quant::LaidOut(out_.at(v), deciders, like, &out_);
-    }
+    if (!made.valid()) made = quant::LaidOut(out_.at(v), layouts_[v.raw()], like, &out_);
     return made;
   }
 

@@ -171,9 +171,7 @@ ValueId Converter::ReadAsMade(ValueId v) {
   }
   ValueId& laid_out = laid_out_[v.raw()];
   if (!laid_out.valid()) {
-    std::vector<ValueId> deciders;
-    for (const ValueId decider : like) deciders.push_back(out_.at(decider));
-    laid_out = LaidOut(Read(v, false), deciders, from_.node(from_.value(v).def), &out_);
+    laid_out = LaidOut(Read(v, false), like, from_.node(from_.value(v).def), &out_);
   }
   return laid_out;
 }

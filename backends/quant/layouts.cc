@@ -105,7 +105,7 @@ std::vector<std::vector<ValueId>> LayoutsOf(const NormalizedGraph& normal) {
 
 ValueId LaidOut(ValueId images, const std::vector<ValueId>& like, const Node& reader, Rewrite* out) {
   std::vector<Arg> deciders;
-  for (const ValueId v : like) deciders.push_back(Arg::Of(v));
+  for (const ValueId v : like) deciders.push_back(Arg::Of(out->at(v)));
   const Value value = out->graph.value(images);
   return out->Emit(FindOperator("frametap::laid_out"), {Arg::Of(images), Arg::List(std::move(deciders))},
                    value.name + "_laid_out", value.type, ValueId(), reader);

@@ -28,7 +28,7 @@ std::vector<std::vector<ValueId>> LayoutsOf(const NormalizedGraph& normal);
 
 bool LiesAsMade(ValueId v, const std::vector<ValueId>& like);
 
-// Emits a copy of `images` as U3 has it. All values are of the new graph.
+// Emits a copy of `images`, of the new graph, as U3 has it. `like`: from LayoutsOf.
 ValueId LaidOut(ValueId images, const std::vector<ValueId>& like, const Node& reader, Rewrite* out);
 
 at::Tensor LayOut(const at::Tensor& images, at::TensorList like);

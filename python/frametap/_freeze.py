@@ -18,14 +18,13 @@ from typing import Any
 import torch
 
 from frametap import _C
-from frametap._batches import Batch, ProgressLine, accepting, arguments, copied, iterate
-from frametap._compile import compiled_of
+from frametap._batches import ProgressLine, accepting, arguments, iterate
 from frametap._errors import FrametapError, FrametapWarning, FreezeError
 from frametap._inference_model import (
     InferenceModel,
     captured_copy,
     outside,
-    put_off,
+    run_batch,
     run_by_python,
     under_torch_compile,
 )
@@ -96,22 +95,13 @@ def record(
     """Calls the model once for each batch of the data, if there are any. Data and model stay as they are."""
     if data is None:
         return
-    compiled = compiled_of(model, who)
     with ProgressLine(who, data, progress) as line:
         for number, raw in enumerate(iterate(data, f"{who}: data", error)):
             batch = arguments(raw, f"{who}: batch {number}", error)
             line.show(number)
             with accepting(batch, who, f"batch {number}", error):
-                before = put_off(compiled)
-                _call(model, batch)
-                if put_off(compiled) > before:
-                    _call(model, batch)
+                run_batch(model, batch)
     state.put_back()
-
-
-def _call(model: FrozenModel, batch: Batch) -> None:
-    args, kwargs = copied(batch)  # the program may write to it
-    model(*args, **kwargs)
 
 
 def checked_dtype(dtype: torch.dtype, who: str, error: type[FrametapError]) -> None:

@@ -19,22 +19,34 @@ from typing import Any, NoReturn
 import torch
 
 from frametap import _C
-from frametap._batches import tensors
+from frametap._batches import Batch, copied, tensors
 from frametap._compile import CompiledModule, compile_with, compiled_of
 from frametap._decomposed import take_decomposed
 from frametap._errors import FrametapError, FrametapWarning
 from frametap._exported import leave_dynamo_settings_out
 from frametap._model_state import ModelState
 
-__all__ = ["InferenceModel", "captured_copy", "outside", "put_off", "under_torch_compile"]
+__all__ = ["InferenceModel", "captured_copy", "outside", "run_batch", "under_torch_compile"]
 
 
-def put_off(compiled: _C.CompiledFunction) -> int:
-    """Returns how many recordings were dropped for work of a first call: an import, or a cache that was filled.
+def run_batch(model: Any, batch: Batch) -> Any:
+    """Calls the model with copies, since the program may write to its arguments.
 
-    After it, the same call can be captured.
+    A recording is dropped for work of a first call: an import, or a cache that is filled. After it, the same call can be
+    captured, and is made again.
     """
-    return sum(row["kind"] == "abort" and row["once"] for row in _C.log(compiled))
+    compiled = compiled_of(model, "run_batch")
+
+    def put_off() -> int:
+        return sum(row["kind"] == "abort" and row["once"] for row in _C.log(compiled))
+
+    def call() -> Any:
+        args, kwargs = copied(batch)
+        return model(*args, **kwargs)
+
+    before = put_off()
+    result = call()
+    return call() if put_off() > before else result
 
 
 class InferenceModel(torch.nn.Module):

@@ -37,7 +37,7 @@ from frametap._dynamic_model import DynamicModel
 from frametap._errors import FrametapWarning, QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
-from frametap._inference_model import captured_copy, outside, put_off, under_torch_compile
+from frametap._inference_model import captured_copy, outside, run_batch, under_torch_compile
 from frametap._model_state import ModelState
 from frametap._quant_outputs import OutputNoise, measured_on_graphs, named_tensors
 from frametap._quant_report import plain_parts, render_report
@@ -351,10 +351,7 @@ class _Calibration:
 
     def add(self, batch: Batch) -> None:
         """Runs the batch, and observes what ran; see Q2."""
-        before = put_off(self._compiled)
-        result = self._call(batch)
-        if put_off(self._compiled) > before:
-            result = self._call(batch)
+        result = run_batch(self.model, batch)
         self._refuse_gradients()
         for segment in _C.segments(self._compiled):
             if segment not in self.observations:
@@ -366,10 +363,6 @@ class _Calibration:
             self.kept.append(
                 (copied(batch), [(name, t.clone()) for name, t in named_tensors(result)])
             )
-
-    def _call(self, batch: Batch) -> Any:
-        args, kwargs = copied(batch)  # the program may write to it
-        return self.model(*args, **kwargs)
 
     def _refuse_gradients(self) -> None:
         """An int8 graph runs without gradients, so backward() after it would raise."""

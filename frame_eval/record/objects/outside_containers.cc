@@ -166,13 +166,11 @@ static const ObjectRecord* ChangingInLength(Trace& trace, PyObject* container) {
 Shadow OpenLength(Trace& trace, PyObject* container) {
   const ObjectRecord* const known = ChangingInLength(trace, container);
   if (known == nullptr) return Shadow();
-  const SourceId source = known->source;
   const auto added = static_cast<int64_t>(known->changes ? known->changes->appended.size() : 0);
-  GuardTypeOrIdentity(trace, container);
   if (PyDict_Check(container)) RefuseWrittenDict(trace, container);
   const Ref<> length = Must(PyLong_FromSsize_t(PyObject_Size(container) - added));
-  const Shadow at_entry =
-      FromSource(trace, trace.guards.Child(source, Accessor::kLength, 0, nullptr, length.get()), length.get(), false);
+  const SourceId source = trace.guards.Child(known->source, Accessor::kLength, 0, nullptr, length.get());
+  const Shadow at_entry = FromSource(trace, source, length.get(), false);
   if (added == 0) return at_entry;
   return IntOp(trace, BuiltinOp::kIntAdd, IntTerm::Of(at_entry), IntTerm::Of(added))->shadow;
 }

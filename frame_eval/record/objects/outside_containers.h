@@ -42,7 +42,7 @@ Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key);  // what the tr
 PyObject* PlainKey(Trace& trace, PyObject* key);
 bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
 // Returns the length of a list, dict or set that existed before, as a number that is left open. Returns a shadow of nothing,
-// with nothing noted, if its length has been the same in all calls or its content is known.
+// with nothing noted, if its length has been the same in all calls or its content is known. The type is guarded.
 Shadow OpenLength(Trace& trace, PyObject* container);
 // Returns what an item from the end of a list is to be, if it can be had without the length. The type of the list and the
 // key are fixed.
