@@ -254,6 +254,11 @@ def _options(
         )
     if bits is not None and (type(bits) is not int or bits not in (7, 8)):
         raise QuantizationError(f"quantize: activation_bits must be 7, 8 or None, not {bits!r}")
+    if bits == 8 and not _C.quant_full_range():
+        raise QuantizationError(
+            "quantize: activation_bits=8 would give wrong results here, because int8 products of 8 bits saturate on this "
+            "processor (without VNNI, or limited by ONEDNN_MAX_CPU_ISA); leave activation_bits out, which takes 7 bits here"
+        )
     if not isinstance(bias_correction, bool):
         raise QuantizationError(
             f"quantize: bias_correction must be True or False, not {bias_correction!r}"

@@ -64,9 +64,7 @@ def test_means_are_those_of_the_float_layer(name: str) -> None:
     x = torch.rand(sizes) * scale
     found = {}
     for is_corrected in (False, True):
-        quantized = frametap.quantize(
-            layer, data, bias_correction=is_corrected, activation_bits=8, progress=False
-        )
+        quantized = frametap.quantize(layer, data, bias_correction=is_corrected, progress=False)
         assert "int8" in [row["decision"] for row in graphs_of(quantized).report]
         with torch.no_grad():
             found[is_corrected] = shift(quantized(x), layer(x), channels)
@@ -82,9 +80,7 @@ def test_the_error_of_deep_models_does_not_add_up() -> None:
     x = torch.randn(64, 64)
     noise = {}
     for is_corrected in (False, True):
-        quantized = frametap.quantize(
-            model, data, bias_correction=is_corrected, activation_bits=8, progress=False
-        )
+        quantized = frametap.quantize(model, data, bias_correction=is_corrected, progress=False)
         with torch.no_grad():
             noise[is_corrected] = float((quantized(x) - model(x)).square().mean())
     assert noise[True] < 0.7 * noise[False]
@@ -166,7 +162,7 @@ def test_layers_after_dropout_are_corrected() -> None:
     data = [torch.rand(64, 48) for _ in range(4)]
     x = torch.rand(64, 48)
     plain, corrected = (
-        frametap.quantize(model, data, bias_correction=flag, activation_bits=8, progress=False)
+        frametap.quantize(model, data, bias_correction=flag, progress=False)
         for flag in (False, True)
     )
     with torch.no_grad():
@@ -197,7 +193,7 @@ def test_layers_that_share_a_weight_have_biases_of_their_own() -> None:
     data = [torch.rand(64, 32) ** 4 for _ in range(4)]
     x = torch.rand(64, 32) ** 4
     plain, corrected = (
-        frametap.quantize(model, data, bias_correction=flag, activation_bits=8, progress=False)
+        frametap.quantize(model, data, bias_correction=flag, progress=False)
         for flag in (False, True)
     )
     with torch.no_grad():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import frametap
+from fixtures.quantized import least
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -133,7 +134,7 @@ def _check(name: str, tmp_path: Path, least: float) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_op_is_int8(name: str, tmp_path: Path) -> None:
-    _check(name, tmp_path, 35)
+    _check(name, tmp_path, least(35))
 
 
 @pytest.mark.parametrize("isa", ["AVX2", "AVX512_CORE"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import BITS
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -52,7 +53,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("bits", [7, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_a_saved_program_is_refused_where_its_products_saturate(bits: int, tmp_path: Path) -> None:
     path = str(tmp_path / "q.frametap")
     output_of(SAVES, path, str(bits))
@@ -62,3 +63,20 @@ def test_a_saved_program_is_refused_where_its_products_saturate(bits: int, tmp_p
     else:
         assert "activations have 8 bits" in loaded
         assert "activation_bits=7" in loaded
+
+
+REFUSED = """
+import torch, frametap
+for scheme in ("static", "dynamic", "auto"):
+    try:
+        frametap.quantize(torch.nn.Linear(4, 4).eval(), [torch.ones(2, 4)], scheme=scheme, activation_bits=8)
+    except frametap.QuantizationError as error:
+        print(error)
+"""
+
+
+def test_8_bits_are_refused_where_products_saturate() -> None:
+    said = output_of(REFUSED, ONEDNN_MAX_CPU_ISA="AVX2").splitlines()
+    assert len(said) == 3
+    assert all("saturate on this processor" in line for line in said)
+    assert all("leave activation_bits out" in line for line in said)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.quantized import graphs_of
+from fixtures.quantized import graphs_of, least
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -170,7 +170,7 @@ def _quantized(model: nn.Module, sizes: tuple[int, ...], **options: Any) -> Any:
     return frametap.quantize(model, data, progress=False, **options), data
 
 
-def _check(model: nn.Module, sizes: tuple[int, ...], least: float = 25, **options: Any) -> Any:
+def _check(model: nn.Module, sizes: tuple[int, ...], decibels: float = 25, **options: Any) -> Any:
     """All is int8, near the model, and within a step of the reference graph at the end."""
     quantized, data = _quantized(model, sizes, **options)
     rows = [(row["op"], row["reason"]) for row in quantized.report if row["decision"] == "float"]
@@ -182,7 +182,8 @@ def _check(model: nn.Module, sizes: tuple[int, ...], least: float = 25, **option
             want, got = model(x), quantized(x)
             assert want.shape == got.shape
             if x is data[0]:
-                assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > least
+                noise = (want - got).square().mean()
+                assert 10 * torch.log10(want.square().mean() / noise) > least(decibels)
     return quantized
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frametap
-from fixtures.quantized import graphs_of
+from fixtures.quantized import BITS, graphs_of
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -35,7 +35,7 @@ class Net(nn.Module):
         return self.head(self.mean(F.relu(self.conv(x))))
 
 
-@pytest.mark.parametrize("bits", [7, 8])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_has_a_scale_of_its_own(name: str, bits: int, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
-from fixtures.quantized import graphs_of, results_of
+from fixtures.quantized import BITS, graphs_of, results_of
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -232,7 +232,7 @@ except frametap.ArtifactError as error:
 """
 
 
-@pytest.mark.parametrize("bits", [7, 8])
+@pytest.mark.parametrize("bits", BITS)
 def test_a_saved_cell_is_refused_where_its_products_saturate(bits: int, tmp_path: Path) -> None:
     path = str(tmp_path / "cell")
     output_of(SAVES, path, str(bits))
