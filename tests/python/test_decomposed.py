@@ -7,6 +7,7 @@ where torch.ao is missing.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import HAS_8_BITS, needs_8_bits
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -43,12 +45,16 @@ def theirs() -> Any:
 
 # -- graphs --
 
-LIMITS = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
+# Without VNNI, layers are int8 if activations have a reduced range. Bytes with a sign are shifted by 128.
+FULL = {torch.uint8: (0, 255), torch.int8: (-128, 127)}
+LIMITS = FULL if HAS_8_BITS else {torch.uint8: (0, 127), torch.int8: (-128, -1)}
 
 
-def parameters_of(x: Tensor, dtype: torch.dtype) -> tuple[float, int, int, int, torch.dtype]:
-    """Affine parameters with the limits of the dtype."""
-    low, high = LIMITS[dtype]
+def parameters_of(
+    x: Tensor, dtype: torch.dtype, limits: tuple[int, int]
+) -> tuple[float, int, int, int, torch.dtype]:
+    """Returns affine parameters for the extremes of `x`."""
+    low, high = limits
     least, most = min(x.min().item(), 0.0), max(x.max().item(), 0.0)
     scale = (most - least) / (high - low)
     return scale, low - round(least / scale), low, high, dtype
@@ -94,13 +100,18 @@ class Quantized(nn.Module):
 class Static(nn.Module):
     """Convolutions with a residual sum, a pool and a linear layer, all between bytes."""
 
-    def __init__(self, dtype: torch.dtype, axis: int | None = 0) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        axis: int | None = 0,
+        limits: Mapping[torch.dtype, tuple[int, int]] = LIMITS,
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first = Quantized(nn.Conv2d(3, 8, 3, padding=1), axis)
         self.second = Quantized(nn.Conv2d(8, 8, 3, padding=1), axis)
         self.head = Quantized(nn.Linear(8, 5), axis)
-        self.dtype = dtype
+        self.dtype, self.limits = dtype, limits[dtype]
         self.parameters_at: dict[int, Any] = {}
         self.eval()
         with torch.no_grad():
@@ -108,7 +119,7 @@ class Static(nn.Module):
 
     def at(self, place: int, x: Tensor) -> Tensor:
         if place not in self.parameters_at:
-            self.parameters_at[place] = parameters_of(x, self.dtype)
+            self.parameters_at[place] = parameters_of(x, self.dtype, self.limits)
         return rounded(x, self.parameters_at[place])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -163,7 +174,7 @@ class Dynamic(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = Quantized(nn.Linear(32, 16)), Quantized(nn.Linear(32, 16))
-        self.limits = LIMITS[dtype], dtype
+        self.limits = FULL[dtype], dtype
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -174,7 +185,8 @@ class Dynamic(nn.Module):
         return self.first(y) * self.second(y)
 
 
-@pytest.mark.parametrize("dtype", LIMITS)
+@needs_8_bits
+@pytest.mark.parametrize("dtype", FULL)
 def test_parameters_of_each_call(dtype: torch.dtype) -> None:
     """X4."""
     model = Dynamic(dtype)
@@ -203,7 +215,7 @@ def one_layer(layer: Quantized, before: Any) -> nn.Module:
     return Model().eval()
 
 
-U8 = (0.02, 128, 0, 255, torch.uint8)
+U8 = (0.04, 64, 0, 127, torch.uint8)
 I16 = (0.001, 0, -32768, 32767, torch.int16)
 
 
@@ -275,7 +287,7 @@ def test_a_weight_that_is_handed_out_is_made_at_each_call() -> None:
 
 def test_bytes_that_the_program_reads_stay_its_own() -> None:
     layer = Quantized(nn.Linear(16, 4))
-    signed = (0.02, -7, -128, 127, torch.int8)
+    signed = (0.04, -67, -128, -1, torch.int8)
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -296,6 +308,7 @@ def test_bytes_that_the_program_reads_stay_its_own() -> None:
     assert forms(frozen, "aten.linear") == [("kernel", True)]
 
 
+@needs_8_bits  # they may be above the limit that the op names
 def test_bytes_of_the_caller() -> None:
     layer = Quantized(nn.Linear(16, 4))
     model = one_layer(layer, lambda q: OURS.dequantize_per_tensor.default(q, *U8))
@@ -316,9 +329,9 @@ def test_a_quantized_model_is_not_quantized_again(theirs: Any) -> None:
 SATURATES = """
 import torch, frametap, sys
 sys.path[:0] = sys.argv[1:]
-from test_decomposed import Static, Dynamic, reasons, close
+from test_decomposed import FULL, Static, Dynamic, reasons, close
 x = torch.full((4, 3, 8, 8), 3.0)
-model = Static(torch.uint8)
+model = Static(torch.uint8, limits=FULL)
 frozen = frametap.freeze(model)
 with torch.no_grad():
     close(frozen(x), model(x), model.parameters_at[4][0])
@@ -475,7 +488,7 @@ def test_quantized_graphs_of_fx_are_saved(tmp_path: Path) -> None:
             self.layer = model
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.layer(rounded(x, (0.05, 120, 0, 255, torch.uint8)))
+            return self.layer(rounded(x, (0.05, 60, 0, 127, torch.uint8)))
 
     x = torch.randn(3, 8)
     program = Program().eval()
