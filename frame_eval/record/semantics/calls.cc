@@ -185,6 +185,7 @@ void ReadCallbacks(Trace& trace, const Call& call) {
       PyObject* const self = bound ? PyCFunction_GET_SELF(function) : nullptr;
       if (bound) SpecializeDeep(trace, self, MeetSelf(trace, function, self), false);
       if (bound && PyDict_Check(self) && !HoldsPlainValues(self)) throw Refusal(function);  // it compares with the keys
+      ReadIdentities(trace, row->reads, call);
       continue;
     } else if (row->conduct == Conduct::kPure && row->reads != Reads::kValues && PyType_Check(function)) {
       // str of numbers and strings
