@@ -8,6 +8,7 @@
 #include "guards/cpython/iterator_view.h"
 #include "guards/cpython/suspended_frame.h"
 #include "guards/kinds/needs_python.h"
+#include "guards/kinds/own_dict.h"
 #include "guards/kinds/roots.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"
@@ -205,8 +206,10 @@ PyObject* ObjectAt(const Step& step, PyObject* parent, const Roots& roots) {
       return ModuleAttr(step, parent);
     case Accessor::kItem:
       return Item(parent, step.index);
-    case Accessor::kDict:
-      return DictAt(DictOf::kInstance, parent);
+    case Accessor::kDict: {
+      PyObject** const slot = step.index == kDictOrNone ? _PyObject_GetDictPtr(parent) : nullptr;
+      return slot != nullptr && *slot == nullptr ? Py_None : DictAt(DictOf::kInstance, parent);
+    }
     case Accessor::kClosure:
     case Accessor::kDefault: {
       if (!PyFunction_Check(parent)) return nullptr;

@@ -13,6 +13,7 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/changes.h"
 #include "guards/collect/frozen_guards.h"
+#include "guards/kinds/own_dict.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -195,7 +196,8 @@ static void GuardAgainstAliases(Trace& trace) {
     if (own == nullptr || *own == nullptr || (is_attribute && (!owner.valid() || owner.raw() >= kept))) continue;
     for (const auto& [source, object] : read) {
       if (!PyDict_Check(object) || object == *own || !is_open(source)) continue;
-      const SourceId written = is_attribute ? trace.guards.Child(owner, Accessor::kDict, 0, nullptr, *own)
+      // The object may get its dict by this very write.
+      const SourceId written = is_attribute ? trace.guards.Child(owner, Accessor::kDict, kDictOrNone, nullptr, *own)
                                             : trace.guards.Pinned(target, "G");
       trace.guards.SameObject(written, source, false, trace.frames.Here());
     }

@@ -308,6 +308,12 @@ void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name)
   LookUp(trace, note, owner, name);
 }
 
+// ctx.needs_input_grad of a call of an autograd.Function: the guards of its arguments fix it.
+static bool IsNeedOfInputs(PyObject* descriptor, PyObject* name) {
+  PyObject* const apply = Objects().function_apply;
+  return PyDescr_TYPE(descriptor) == PyDescr_TYPE(apply) && std::strcmp(Text(name), "needs_input_grad") == 0;
+}
+
 // Reads an attribute as object.__getattribute__ does, and then __getattr__ if it finds none. The owner is guarded
 // already, and the trace has not written the attribute.
 static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
@@ -378,7 +384,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
         return;
       }
       if (PartOfMethod(trace, note, owner, name)) return;
-      if (!is_source && IsDeque(owner)) return;  // maxlen
+      if (!is_source && (IsDeque(owner) || IsNeedOfInputs(descriptor, name))) return;  // maxlen
       const bool is_changeable = is_source && IsException(type);
       if (IsPlainType(type) && is_source) FixContent(trace, owner);
       if ((IsPlainType(type) && !is_changeable) || PyFunction_Check(owner)) return;
