@@ -127,11 +127,14 @@ bool HasActiveModes() { return !ModesNow().empty(); }
 uint16_t WorldState::BackendsNow() {
   const at::Context& context = at::globalContext();
   const std::optional<bool> checks_sparse = context.checkSparseTensorInvariants();
-  return static_cast<uint16_t>(
-      context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 | context.userEnabledFlashSDP() << 2 |
-      context.userEnabledMathSDP() << 3 | context.userEnabledMemEfficientSDP() << 4 |
-      context.userEnabledCuDNNSDP() << 5 | context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
-      context.userEnabledNNPACK() << 8 | checks_sparse.has_value() << 9 | checks_sparse.value_or(false) << 10);
+  // Five bits: the floating dtypes of autocast are below 31.
+  const int dtype_of_cuda = std::min(static_cast<int>(at::autocast::get_autocast_dtype(at::DeviceType::CUDA)), 31);
+  return static_cast<uint16_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
+                               context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
+                               context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5 |
+                               context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
+                               context.userEnabledNNPACK() << 8 | checks_sparse.has_value() << 9 |
+                               checks_sparse.value_or(false) << 10 | dtype_of_cuda << 11);
 }
 
 WorldState WorldState::Now() {
@@ -194,8 +197,8 @@ bool DescribeStateMiss(const WorldState& want, const WorldState& got, MissReport
     report->want = ToString(*a);
     report->got = ToString(*b);
   } else if (want.backends != got.backends) {
-    report->want = "torch.backends as recorded";
-    report->got = "a switch of torch.backends has changed";
+    report->want = "torch.backends and autocast's dtypes as recorded";
+    report->got = "a switch of torch.backends, or autocast's dtype of another device has changed";
   }
   report->why = absl::StrCat(report->got, " != ", report->want);
   return true;

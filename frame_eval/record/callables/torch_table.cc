@@ -20,6 +20,12 @@
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 
+// Its header includes all of ATen.
+namespace at::autocast {
+TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
+TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
+}  // namespace at::autocast
+
 namespace frametap {
 namespace {
 
@@ -125,13 +131,35 @@ void SetFlags(Trace& trace, Call& call) {
   call.note.op.opaque_operation = true;
 }
 
-// The generator of the CPU is part of the guarded state; others are not modelled.
+// Whether a text names a device whose autocast dtype each segment guards (WorldState::BackendsNow). Programs switch
+// autocast of CUDA off on CPUs, too.
+bool HasGuardedDtype(PyObject* device) {
+  if (PyUnicode_CompareWithASCIIString(device, "cpu") == 0) return true;
+  const c10::ScalarType dtype = at::autocast::get_autocast_dtype(at::kCUDA);
+  return PyUnicode_CompareWithASCIIString(device, "cuda") == 0 &&
+         (dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble);
+}
+
 void AutocastDtype(Trace& trace, Call& call) {
   SpecializeArguments(trace, call, 0, false);
   PyObject* const device = call.args.size() == 1 ? call.args[0] : nullptr;
-  if (device == nullptr || !PyUnicode_Check(device) || PyUnicode_CompareWithASCIIString(device, "cpu") != 0) {
+  if (device == nullptr || !PyUnicode_Check(device) || !HasGuardedDtype(device)) {
     throw Break{Reason::unknown_callable, "torch.get_autocast_dtype of another device"};
   }
+}
+
+// torch.set_autocast_enabled(device, on), torch.set_autocast_dtype(device, dtype). Autocast of CUDA means nothing to
+// ops on a CPU, and the exit of a segment does not switch it, so it must stay as it is.
+void SwitchAutocast(Trace& trace, Call& call) {
+  for (size_t i = 0; i < call.args.size(); ++i) Specialize(trace, call.args[i], call.shadows[i]);
+  PyObject *device = nullptr, *value = nullptr;
+  for (PyObject* arg : call.args) (PyUnicode_Check(arg) ? device : value) = arg;
+  if (device != nullptr && PyUnicode_CompareWithASCIIString(device, "cpu") == 0) return;
+  const bool is_enabled = at::autocast::is_autocast_enabled(at::kCUDA);
+  const bool stays =
+      device != nullptr && HasGuardedDtype(device) &&
+      (value == (is_enabled ? Py_True : Py_False) || value == DtypeObject(at::autocast::get_autocast_dtype(at::kCUDA)));
+  if (!stays) throw Break{Reason::unknown_callable, "a switch of autocast of another device"};
 }
 
 bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
@@ -342,15 +370,18 @@ void LoadTorch() {
   }
   AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
   AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
+  for (const char* name : {"set_autocast_enabled", "set_autocast_dtype"}) {
+    AddSpecial("torch", "", name, SwitchAutocast);
+    AddSpecial("torch._C", "", name, SwitchAutocast);
+  }
   AddRows("torch", "", Conduct::kRefused,
           {"manual_seed", "from_numpy", "frombuffer", "asarray", "from_file", "_C._set_grad_enabled"});
   AddRows("torch._C", "", Conduct::kState,
-          {"_set_grad_enabled", "set_grad_enabled", "set_autocast_enabled", "set_autocast_dtype",
-           "set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
-           "clear_autocast_cache"});
-  AddRows("torch", "", Conduct::kState,
-          {"set_autocast_enabled", "set_autocast_dtype", "set_autocast_cache_enabled", "autocast_increment_nesting",
+          {"_set_grad_enabled", "set_grad_enabled", "set_autocast_cache_enabled", "autocast_increment_nesting",
            "autocast_decrement_nesting", "clear_autocast_cache"});
+  AddRows("torch", "", Conduct::kState,
+          {"set_autocast_cache_enabled", "autocast_increment_nesting", "autocast_decrement_nesting",
+           "clear_autocast_cache"});
   AddRows("torch", "", Conduct::kPureObjects,
           {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cache_enabled",
            "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled", "is_deterministic",
