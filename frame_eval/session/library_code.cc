@@ -6,6 +6,7 @@
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
+#include "guards/objects/import.h"
 #include "guards/ref.h"
 #include "guards/throw_if_null.h"
 
@@ -75,11 +76,21 @@ bool BelongsToImport(PyCodeObject* code) {
   return PyUnicode_CompareWithASCIIString(code->co_filename, "<frozen importlib._bootstrap>") == 0;
 }
 
+bool PlansEinsum(PyCodeObject* code) {
+  if (PyUnicode_CompareWithASCIIString(code->co_name, "contract_path") != 0) return false;
+  const ErrScope keep;
+  Ref<> found = ImportModule("torch.backends.opt_einsum");
+  for (const char* part : {"_opt_einsum", "contract_path", "__code__"}) {
+    if (found) found = Ref<>::Steal(PyObject_GetAttrString(found.get(), part));
+  }
+  return found.get() == reinterpret_cast<PyObject*>(code);
+}
+
 LibraryFilter::LibraryFilter(PyObject* function)
     : named_(PyFunction_Check(function) ? reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)) : nullptr) {}
 
 bool LibraryFilter::LeavesWhole(PyCodeObject* code, SegmentCache& store) const {
-  return BelongsToImport(code) || code == OwnExecutable() ||
+  return BelongsToImport(code) || code == OwnExecutable() || (PlansEinsum(code) && code != named_) ||
          (IsCheckpointCode(code) && !store.backend().calls_python());
 }
 

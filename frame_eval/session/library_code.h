@@ -23,6 +23,10 @@ bool IsPackageCode(PyCodeObject* code);
 // decorators, tables being made.
 bool BelongsToImport(PyCodeObject* code);
 
+// Returns whether it is the function that plans the steps of torch.einsum where opt_einsum is installed. It searches among
+// numbers and computes no tensor.
+bool PlansEinsum(PyCodeObject* code);
+
 // LibraryFilter: the code that the calls of a captured function leave to Python.
 class LibraryFilter {
  public:

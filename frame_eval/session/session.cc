@@ -182,6 +182,7 @@ void Session::Enter(FrameState& f) {
     return;
   }
   if (f.code == OwnExecutable()) return End({Reason::own_executable, "a quantized model"}, &f);
+  if (PlansEinsum(f.code)) return End({Reason::unknown_callable, "opt_einsum.contract_path"}, &f);
   if (AwaitsCheckpointed(trace(), f.code)) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
   } else if (is_below) {

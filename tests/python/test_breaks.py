@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,29 @@ def f(x, n):
 """
     # To the first break, from one to the next, from the last one to the end.
     assert segments_after(text, 100) == 3
+
+
+def test_plan_of_einsum_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planner (opt_einsum has one) decides on sizes, and runs code that cannot be recorded."""
+
+    def contract_path(equation: str, *operands: torch.Tensor, optimize: Any) -> Any:
+        smallest = min(map(frozenset, itertools.combinations([o.numel() for o in operands], 2)))
+        first = sum(smallest) // 7 % 2
+        return [(first, 2), (0, 1)], None
+
+    planner = types.SimpleNamespace(contract_path=contract_path)
+    module = torch.backends.opt_einsum.m
+    monkeypatch.setattr(module, "_opt_einsum", planner)
+    monkeypatch.setattr(module, "is_available", lambda: True)
+    monkeypatch.setattr(module, "enabled", True)
+
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("ab,bc,cd->ad", a * 2, b, c) + 1
+
+    captured = frametap.compile(f)
+    for n in (4, 4, 5, 6, 7, 8, 9):
+        inputs = torch.ones(n, 3), torch.ones(3, 5), torch.ones(5, 2)
+        assert torch.equal(captured(*inputs), f(*inputs))
+    report = frametap.explain(captured)
+    assert [b.reason for b in report.breaks] == ["unknown_callable"]
+    assert report.recordings <= 4, str(report)
