@@ -18,6 +18,7 @@
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/semantics/attribute_lookup.h"
 #include "frame_eval/record/semantics/attribute_stores.h"
+#include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/function_attributes.h"
@@ -230,10 +231,20 @@ bool HasGenericGet(PyTypeObject* type) {
   return Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr)) == nullptr;
 }
 
+// Guards the object whose attribute is read. An attribute that only the own dict of a function may hold leaves open which
+// function it is, as a call does: a lambda may be a fresh one each time.
+static void GuardOwner(Trace& trace, PyObject* owner, PyObject* name) {
+  const bool only_in_dict = PyFunction_Check(owner) && _PyType_Lookup(Py_TYPE(owner), name) == nullptr;
+  if (!only_in_dict || !IsOpen(trace, owner)) return GuardTypeOrIdentity(trace, owner);
+  ObjectRecord* const known = trace.objects.Find(owner);
+  known->adopted = true;  // the trace may write to another function, which must not be this one
+  trace.guards.Type(known->source, trace.frames.Here());
+}
+
 static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   PyTypeObject* type = Py_TYPE(owner);
   note.op.expect.kind = ResultSpec::Kind::kAny;
-  GuardTypeOrIdentity(trace, owner);
+  GuardOwner(trace, owner, name);
   if (PyObject* override_get = Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr))) {
     if (PyFunction_Check(override_get)) return;  // runs as a frame of the recording
     if (type == &PySuper_Type) {
@@ -304,7 +315,7 @@ void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name)
     note.op.expect.shadow = *written;
     return;
   }
-  GuardTypeOrIdentity(trace, owner);
+  GuardOwner(trace, owner, name);
   LookUp(trace, note, owner, name);
 }
 
