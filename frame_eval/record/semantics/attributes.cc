@@ -231,8 +231,8 @@ bool HasGenericGet(PyTypeObject* type) {
   return Override(type, Slots().get, reinterpret_cast<void*>(PyObject_GenericGetAttr)) == nullptr;
 }
 
-// Guards the object whose attribute is read. An attribute that only the own dict of a function may hold leaves open which
-// function it is, as a call does: a lambda may be a fresh one each time.
+// Guards the object whose attribute is read. Only its own dict gives a function some attributes. These leave open which
+// function it is, as a call does. A lambda may be a fresh one each time.
 static void GuardOwner(Trace& trace, PyObject* owner, PyObject* name) {
   const bool only_in_dict = PyFunction_Check(owner) && _PyType_Lookup(Py_TYPE(owner), name) == nullptr;
   if (!only_in_dict || !IsOpen(trace, owner)) return GuardTypeOrIdentity(trace, owner);
