@@ -122,13 +122,6 @@ void Extreme(Trace& trace, Call& call) {
   ReadIdentities(trace, Reads::kKeys, call);
 }
 
-// C code may call it with two items of a sequence (functools.reduce), and compares them as keys then.
-void AddExtreme(const char* name, SpecialRow row) {
-  const Ref<> module = OwnerOf("builtins", "");
-  const Ref<> callable = Ref<>::Steal(PyObject_GetAttrString(module.get(), name));
-  AddRow(callable.get(), {name, Conduct::kSpecial, row, Reads::kKeys, true});
-}
-
 // Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
 template <BuiltinOp op, int py_compare_op_with_zero>
 void Math(Trace& trace, Call& call) {
@@ -223,8 +216,9 @@ void LoadNumbers() {
   for (const char* name : {"abs", "round", "pow", "divmod", "sum"}) {
     AddSpecial("builtins", "", name, Arithmetic, true);
   }
-  AddExtreme("min", Extreme<BuiltinOp::kIntMin, BuiltinOp::kFloatMin>);
-  AddExtreme("max", Extreme<BuiltinOp::kIntMax, BuiltinOp::kFloatMax>);
+  // C code may call them with two items of a sequence (functools.reduce), which they compare as keys then.
+  AddSpecial("builtins", "", "min", Extreme<BuiltinOp::kIntMin, BuiltinOp::kFloatMin>, true, Reads::kKeys);
+  AddSpecial("builtins", "", "max", Extreme<BuiltinOp::kIntMax, BuiltinOp::kFloatMax>, true, Reads::kKeys);
   AddSpecial("math", "", "sqrt", Math<BuiltinOp::kFloatSqrt, Py_GE>, true);
   AddSpecial("math", "", "floor", Math<BuiltinOp::kIntFloor, -1>, true);
   AddSpecial("math", "", "ceil", Math<BuiltinOp::kIntCeil, -1>, true);

@@ -73,10 +73,10 @@ void AddRows(const char* module, const char* path, Conduct conduct, std::initial
   }
 }
 
-void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value) {
+void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value, Reads reads) {
   const Ref<> owner = OwnerOf(module, path);
   Ref<> callable = owner ? Ref<>::Steal(PyObject_GetAttrString(owner.get(), name)) : Ref<>();
-  AddRow(callable.get(), {name, Conduct::kSpecial, row, Reads::kValues, by_value});
+  AddRow(callable.get(), {name, Conduct::kSpecial, row, reads, by_value});
 }
 
 const char* ConductName(Conduct conduct) {

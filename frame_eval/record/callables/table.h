@@ -55,7 +55,8 @@ Ref<> OwnerOf(const char* module, const char* path);  // null: there is none (an
 void AddRow(PyObject* callable, CallableRow row);     // null is ignored (and its exception cleared)
 void AddRows(const char* module, const char* path, Conduct conduct, std::initializer_list<const char*> names,
              Reads reads = Reads::kValues);
-void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value = false);
+void AddSpecial(const char* module, const char* path, const char* name, SpecialRow row, bool by_value = false,
+                Reads reads = Reads::kValues);
 void LoadBuiltins();
 void LoadNumbers();
 void LoadText();
