@@ -260,6 +260,21 @@ void Accelerator(Trace& trace, Call& call) {
   trace.guards.Answer(call.callable, "torch._C._accelerator_getAccelerator", trace.frames.Here());
 }
 
+// torch._C._group_tensors_by_device_and_dtype(lists, with_indices): it reads the dtypes and devices of the tensors. The lists
+// and tuples in its result are new, and the tensors in them are the given ones.
+void GroupTensors(Trace& trace, Call& call) {
+  SpecializeArguments(trace, call, 0, true);
+  const auto read_ranks = [&](const auto& self, PyObject* object) -> void {
+    if (IsTensor(object)) return ReadRank(trace, object);  // the dtype of a result may depend on ranks
+    if (!IsRow(object)) return;
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) self(self, PySequence_Fast_GET_ITEM(object, i));
+  };
+  for (PyObject* arg : call.args) {
+    if (!IsRow(arg) && !PyBool_Check(arg)) throw Refusal(call.callable);
+    read_ranks(read_ranks, arg);
+  }
+}
+
 void ToList(Trace& trace, Call& call) { ListCall(trace, call); }
 
 // torch._C._InferenceMode(mode) and its __exit__ exchange the thread's dispatch keys for the keys of the mode, and back for
@@ -293,6 +308,7 @@ void LoadTorch() {
   AddRows("torch._C", "TensorBase", Conduct::kTensorValue,
           {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddSpecial("torch._C", "", "_accelerator_getAccelerator", Accelerator);
+  AddSpecial("torch._C", "", "_group_tensors_by_device_and_dtype", GroupTensors);
   AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
   AddSpecial("torch._C", "TensorBase", "__int__", NumberOfTensor<false>);
   AddRows("torch._C", "TensorBase", Conduct::kRefused,
