@@ -1,5 +1,6 @@
 // Each accessor and each kind of guard: a hit, a miss, and what is said of the miss.
 // Laws: guard_recorder/R3, guard_tree/V1
+#include "absl/strings/str_cat.h"
 #include "tests/unit/guards_fixture.h"
 
 namespace frametap {
@@ -54,7 +55,7 @@ TEST_F(GuardsTest, ValuesAreComparedWithTheirTypes) {
     r.Value(Arg(r, "x"), kHere);
     auto tree = PlantTree(r.Freeze({}));
     // Not the same object, where Python allows it.
-    Exec(std::string("import copy; x = eval(compile(") + "\"\"\"" + same + "\"\"\"" + ", 'other', 'eval'))");
+    Exec(absl::StrCat("x = eval(compile(\"\"\"", same, "\"\"\", 'other', 'eval'))"));
     EXPECT_TRUE(Hits(*tree)) << same;
     for (const char* other : others) {
       Exec(std::string("x = ") + other);

@@ -49,7 +49,7 @@ std::string ConstantText(PyObject* object) {
     return "?";
   }
   std::string result = PyUnicode_AsUTF8(text.get());
-  if (result.size() > 60) result = result.substr(0, 57) + "...";
+  if (result.size() > 60) result.replace(57, std::string::npos, "...");
   return result;
 }
 
