@@ -803,6 +803,7 @@ OP_NAMES = {
     "frame_eval/record/callables/": "functions of Python that have the names of operators",
     "frame_eval/record/numbers/numbers.cc": "the node of each comparison of Python",
     "frame_eval/record/numbers/numbers_in_tensors.cc": "the ops that a list as an index makes",
+    "frame_eval/record/trace/attention_nodes.cc": "the ops that ask for the switches of attention",
     "frame_eval/record/numbers/symbolic_args.cc": "the ops that an index or a reflected operator makes",
 }
 OP_ROW = re.compile(r"^OP\((\w+)", re.MULTILINE)

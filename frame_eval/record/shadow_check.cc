@@ -160,7 +160,8 @@ std::string CheckSegment(Trace& trace, Segment& segment) {
   AllocZone outside(false);
   const bool changed_nothing = !trace.frames.at_entry.empty() && trace.effects.pending.empty() &&
                                trace.objects.mutated_sources.empty() && trace.variables.base_cells.empty() &&
-                               !trace.aten.memory.writes_inputs() && CurrentEagerState() == trace.entry.state;
+                               !trace.aten.memory.writes_inputs() && CurrentEagerState() == trace.entry.state &&
+                               WorldState::BackendsNow() == trace.entry.backends;
   if (!changed_nothing) return "";
   std::vector<std::vector<PyObject*>> objects(trace.frames.at_entry.size());
   std::vector<Roots> chain(trace.frames.at_entry.size());

@@ -4,8 +4,13 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 #include "frame_eval/cpython/contextvars.h"
 #include "frame_eval/state/aten_pause.h"
+#include "frame_eval/state/attention_switches.h"
 #include "frame_eval/state/random_state.h"
 
 // Its header includes all of ATen.
@@ -27,6 +32,9 @@ struct ThreadState::Saved {
   bool benchmarks = at::globalContext().benchmarkCuDNN();
   int benchmark_limit = at::globalContext().benchmarkLimitCuDNN();
   bool deterministic_cudnn = at::globalContext().deterministicCuDNN();
+  AttentionSwitches attention = AttentionSwitches::Now();
+  bool overrideable_attention = at::globalContext().userEnabledOverrideableSDP();
+  std::array<at::SDPBackend, at::num_sdp_backends> order_of_attention = at::globalContext().sDPPriorityOrder();
   at::Tensor random = RandomState();
   ContextVariables variables;
 };
@@ -52,6 +60,11 @@ void ThreadState::PutBack(int autocast_nesting) const {
   context.setBenchmarkCuDNN(saved_->benchmarks);
   context.setBenchmarkLimitCuDNN(saved_->benchmark_limit);
   context.setDeterministicCuDNN(saved_->deterministic_cudnn);
+  saved_->attention.Set();
+  context.setSDPUseOverrideable(saved_->overrideable_attention);
+  std::vector<int64_t> order;
+  for (const at::SDPBackend kind : saved_->order_of_attention) order.push_back(static_cast<int64_t>(kind));
+  context.setSDPPriorityOrder(order);
   SetRandomState(saved_->random);
   saved_->variables.PutBack();
 }

@@ -18,6 +18,16 @@ Ref<> AnswerOf(PyObject* function) {
   return answer;
 }
 
+// Compares two answers. Lists are compared item by item.
+bool IsSameAnswer(PyObject* a, PyObject* b) {
+  if (!PyList_CheckExact(a) || !PyList_CheckExact(b)) return SameKey(a, b) == Found::kYes;
+  bool same = PyList_GET_SIZE(a) == PyList_GET_SIZE(b);
+  for (Py_ssize_t i = 0; same && i < PyList_GET_SIZE(a); ++i) {
+    same = SameKey(PyList_GET_ITEM(a, i), PyList_GET_ITEM(b, i)) == Found::kYes;
+  }
+  return same;
+}
+
 class AnswerGuard : public Guard {
  public:
   AnswerGuard(Kind kind, PyObject* function) : Guard(kind), answer_(AnswerOf(function)) {}
@@ -26,7 +36,7 @@ class AnswerGuard : public Guard {
   bool Holds(const Reached& at) const override {
     if (at.object == nullptr || !answer_) return false;
     const Ref<> now = AnswerOf(at.object);
-    return now && SameKey(now.get(), answer_.get()) == Found::kYes;
+    return now && IsSameAnswer(now.get(), answer_.get());
   }
   Predicate Want() const override {
     return {kind() == Kind::kRegistry ? Predicate::Form::kRegistry : Predicate::Form::kAnswer, {}};
@@ -40,7 +50,7 @@ class AnswerGuard : public Guard {
   }
 
  private:
-  Ref<> answer_;  // an int, None or a device: nothing for the garbage collection
+  Ref<> answer_;  // an int, None, a device or a list of ints: nothing that could refer to itself
 };
 
 }  // namespace

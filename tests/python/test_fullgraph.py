@@ -75,6 +75,11 @@ class World:
             "function modes": torch._C._len_torch_function_stack(),
             "dispatch modes": torch._C._len_torch_dispatch_stack(),
             "default dtype": torch.get_default_dtype(),
+            "attention": (
+                torch.backends.cuda.flash_sdp_enabled(),
+                torch._C._get_overrideable_sdp_enabled(),
+                torch._C._get_sdp_priority_order(),
+            ),
             "default device": torch.get_default_device(),
             "forward level": torch.autograd.forward_ad._current_level,
             "transforms": torch._C._functorch.peek_interpreter_stack(),
@@ -252,6 +257,9 @@ def change_all(w: World, x: Tensor) -> Tensor:
     w.log.append(x)
     w.dict["c"] = 3
     del w.dict["a"]
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch._C._set_sdp_use_overrideable(False)
+    torch._C._set_sdp_priority_order([0, 1, 2, 3, 4])
     w.ordered["z"] = 1
     w.set.add(3)
     w.number += 1

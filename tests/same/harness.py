@@ -87,6 +87,11 @@ def read_programs(path: Path) -> list[Program]:
     return programs
 
 
+# The kinds of attention, of which each can be switched off, and their order.
+ATTENTION = ("flash", "math", "mem_efficient", "cudnn", "overrideable")
+ORDER_OF_ATTENTION = torch._C._get_sdp_priority_order()
+
+
 def _ones(*shape: int) -> torch.Tensor:
     return torch.ones(*shape)
 
@@ -330,6 +335,9 @@ def _reset_world() -> None:
     torch.set_default_device(None)
     torch.use_deterministic_algorithms(False)
     torch.autograd.set_detect_anomaly(False)
+    for kind in ATTENTION:
+        getattr(torch._C, f"_set_sdp_use_{kind}")(True)
+    torch._C._set_sdp_priority_order(ORDER_OF_ATTENTION)
 
 
 def _world() -> list[str]:
@@ -351,6 +359,10 @@ def _world() -> list[str]:
             f"anomaly {torch.is_anomaly_enabled()} threads {torch.get_num_threads()}"
         ),
         f"handling {sys.exc_info()[0]}",
+        (
+            f"attention {[getattr(torch._C, f'_get_{kind}_sdp_enabled')() for kind in ATTENTION]} "
+            f"{torch._C._get_sdp_priority_order()}"
+        ),
         (
             f"dispatch keys included {torch._C._dispatch_tls_local_include_set()} "
             f"excluded {torch._C._dispatch_tls_local_exclude_set()}"

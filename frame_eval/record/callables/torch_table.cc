@@ -14,6 +14,7 @@
 #include "frame_eval/record/semantics/attribute_stores.h"
 #include "frame_eval/record/semantics/tensor_attributes.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "guards/objects/torch_tensor.h"
@@ -131,6 +132,58 @@ void SetFlags(Trace& trace, Call& call) {
   call.note.op.opaque_operation = true;
 }
 
+bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
+
+// torch._C._set_sdp_use_math(on) and its like. Later ops of attention keep them (attention_nodes.h), and the exit sets them.
+void SwitchAttention(Trace& trace, Call& call) {
+  SpecializeArguments(trace, call, 0, false);
+  NoteAttention(trace.aten, AttentionSwitches::FromBackends(trace.entry.backends));
+  call.note.op.opaque_operation = true;
+}
+
+// Guards what a function of torch._C without arguments answers about the process. The answer at the entry counts: a trace that
+// changes it asks before.
+void ReadProcess(Trace& trace, const char* name) {
+  const Ref<> functions = Must(PyImport_ImportModule("torch._C"));
+  const Ref<> function = Must(PyObject_GetAttrString(functions.get(), name));
+  trace.guards.Answer(function.get(), name, trace.frames.Here());
+}
+
+template <const char* name>
+void AskProcess(Trace& trace, Call& call) {
+  if (!call.args.empty()) throw Refusal(call.callable);
+  ReadProcess(trace, name);
+}
+
+constexpr char kOrder[] = "_get_sdp_priority_order", kSetOrder[] = "_set_sdp_priority_order",
+               kOverrideable[] = "_get_overrideable_sdp_enabled", kSetOverrideable[] = "_set_sdp_use_overrideable";
+
+bool IsRowOfDigits(PyObject* object) {
+  bool is_it = PyList_CheckExact(object) || PyTuple_CheckExact(object);
+  for (Py_ssize_t i = 0; is_it && i < PySequence_Fast_GET_SIZE(object); ++i) {
+    PyObject* const item = PySequence_Fast_GET_ITEM(object, i);
+    is_it = PyLong_CheckExact(item) && Py_SIZE(item) >= 0 && Py_SIZE(item) <= 1 && PyLong_AsLong(item) < 10;
+  }
+  return is_it;
+}
+
+// A switch of the process that ops on a CPU do not read. `getter` says how it is set.
+template <const char* name, const char* getter>
+void SwitchProcess(Trace& trace, Call& call) {
+  if (call.args.size() != 1 || !call.names.empty()) throw Refusal(call.callable);
+  PyObject* const value = call.args[0];
+  if (name == kSetOrder ? !IsRowOfDigits(value) : !PyBool_Check(value)) throw Refusal(call.callable);  // it may raise
+  SpecializeArguments(trace, call, 0, false);
+  ReadProcess(trace, getter);
+  static PyObject* const functions = Must(PyImport_ImportModule("torch._C")).Release();
+  SourceOrPin(trace, functions);
+  const Ref<> kept =
+      PyBool_Check(value) ? Ref<>::New(value) : Must(PySequence_Tuple(value));  // a list may change later
+  if (!IsScalar(kept.get())) TrackCreated(trace, kept.get());
+  PushEffect(trace, Effect::Kind::kCall, functions, name, {kept.get()}, {Shadow()});
+  trace.effects.pending.back().nodes_before = PendingEffect::kSeenByNobody;
+}
+
 // Whether a text names a device whose autocast dtype each segment guards (WorldState::BackendsNow). Programs switch
 // autocast of CUDA off on CPUs, too.
 bool HasGuardedDtype(PyObject* device) {
@@ -161,8 +214,6 @@ void SwitchAutocast(Trace& trace, Call& call) {
       (value == (is_enabled ? Py_True : Py_False) || value == DtypeObject(at::autocast::get_autocast_dtype(at::kCUDA)));
   if (!stays) throw Break{Reason::unknown_callable, "a switch of autocast of another device"};
 }
-
-bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(object); }
 
 // For argument `data` and the later ones.
 void MakeTensorOf(Trace& trace, Call& call, size_t data) {
@@ -385,6 +436,15 @@ void LoadTorch() {
     AddSpecial("torch", "", name, MakeSparse);
   }
   AddSpecial("torch.backends.cudnn", "", "set_flags", SetFlags);
+  RegisterAttentionOp();
+  for (const char* name :
+       {"_set_sdp_use_flash", "_set_sdp_use_math", "_set_sdp_use_mem_efficient", "_set_sdp_use_cudnn"}) {
+    AddSpecial("torch._C", "", name, SwitchAttention);
+  }
+  AddSpecial("torch._C", "", kOrder, AskProcess<kOrder>);
+  AddSpecial("torch._C", "", kSetOrder, SwitchProcess<kSetOrder, kOrder>);
+  AddSpecial("torch._C", "", kOverrideable, AskProcess<kOverrideable>);
+  AddSpecial("torch._C", "", kSetOverrideable, SwitchProcess<kSetOverrideable, kOverrideable>);
   AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
   for (const char* name : {"set_autocast_enabled", "set_autocast_dtype"}) {
     AddSpecial("torch", "", name, SwitchAutocast);

@@ -16,6 +16,7 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/segment/new_objects.h"
+#include "frame_eval/state/attention_switches.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/kinds/keys.h"
@@ -451,6 +452,26 @@ void DescribeEffects(Trace& trace, SegmentIr* ir) {
   }
 }
 
+// Adds the calls that set the switches of attention as they are at the exit.
+static void DescribeAttention(Trace& trace, const AttentionSwitches& at_exit, SegmentIr* ir) {
+  static PyObject* const functions = Must(PyImport_ImportModule("torch._C")).Release();
+  const AttentionSwitches at_entry = AttentionSwitches::FromBackends(trace.entry.backends);
+  const auto set = [&](const char* name, bool before, bool after) {
+    if (before == after) return;
+    Effect effect;
+    effect.kind = Effect::Kind::kCall;
+    effect.name = name;
+    effect.target = ConstantOperand(trace, functions);
+    effect.value.kind = Operand::Kind::kTuple;
+    effect.value.items.push_back(ConstantOperand(trace, after ? Py_True : Py_False));
+    ir->effects.push_back(std::move(effect));
+  };
+  set("_set_sdp_use_flash", at_entry.flash, at_exit.flash);
+  set("_set_sdp_use_math", at_entry.math, at_exit.math);
+  set("_set_sdp_use_mem_efficient", at_entry.mem_efficient, at_exit.mem_efficient);
+  set("_set_sdp_use_cudnn", at_entry.cudnn, at_exit.cudnn);
+}
+
 void DescribeState(Trace& trace, SegmentIr* ir) {
   // After a break, the thread's changes were taken back to the cut.
   EagerState now = trace.frames.ends_with_break ? trace.thread.state : CurrentEagerState();
@@ -472,9 +493,11 @@ void DescribeState(Trace& trace, SegmentIr* ir) {
     add(StateSwitch::kAutocastCpuDtype, static_cast<long>(now.autocast_cpu_dtype));
   }
   if (trace.thread.autocast_nesting != 0) add(StateSwitch::kAutocastNesting, trace.thread.autocast_nesting);
-  if ((trace.frames.ends_with_break ? trace.thread.backends : WorldState::BackendsNow()) != trace.entry.backends) {
+  const uint16_t backends = trace.frames.ends_with_break ? trace.thread.backends : WorldState::BackendsNow();
+  if (((backends ^ trace.entry.backends) & ~kAttentionInBackends) != 0) {
     throw Break{Reason::escaping_object, "a switch of torch.backends"};
   }
+  DescribeAttention(trace, AttentionSwitches::FromBackends(backends), ir);
   if (now.inference_mode != trace.entry.state.inference_mode) throw Break{Reason::escaping_object, "inference mode"};
 }
 

@@ -97,7 +97,8 @@ bool IsTable(PyObject* object) { return IsAnySet(object) || PyDict_Check(object)
 // Returns whether == of the object compares no identities unseen. Python code comes as a frame.
 bool ComparesByValue(PyObject* object) {
   if (PyLong_Check(object) || PyFloat_Check(object) || PyComplex_Check(object) || PyUnicode_Check(object) ||
-      PyBytes_Check(object) || PyByteArray_Check(object) || PyCode_Check(object) || IsPlainValue(object)) {
+      PyBytes_Check(object) || PyByteArray_Check(object) || PyCode_Check(object) || IsPlainValue(object) ||
+      IsNativeEnum(Py_TYPE(object))) {
     return true;
   }
   static PyObject* const name = InternedName("__eq__");

@@ -14,6 +14,7 @@
 #include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
+#include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/sites.h"
@@ -148,6 +149,7 @@ Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
   ObjectRecord& known = AddFresh(trace, object, ObjectRecord::State::kSource);
   known.source = id;
   known.pinned = pinned;
+  if (IsNativeEnum(Py_TYPE(object))) Fix(trace, known);  // C++ code compares its members by their values
   // Where a module or class holds it, it does not end (object_end.h).
   if (EndRunsCode(object) && !(pinned && IsIdentityKind(object))) [[unlikely]]
     NoteEnd(trace, id);

@@ -197,7 +197,9 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
   RefuseOddNames(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) {
     // A metaclass with a __getattr__ (enumerations): type's look-up comes first, and what it finds is the answer.
-    if (Override(meta, Slots().get, reinterpret_cast<void*>(PyType_Type.tp_getattro)) != nullptr)
+    PyObject* const found = IsNativeMetaclass(meta) ? _PyType_Lookup(type, name) : nullptr;
+    const bool is_plain = found != nullptr && Py_TYPE(found)->tp_descr_get == nullptr;
+    if (!is_plain && Override(meta, Slots().get, reinterpret_cast<void*>(PyType_Type.tp_getattro)) != nullptr)
       throw Break{Reason::unknown_attribute, Qualified(type, name)};
   }
   trace.guards.Class(type, trace.frames.Here());

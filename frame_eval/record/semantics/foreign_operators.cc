@@ -20,6 +20,7 @@
 #include "guards/cpython/watch.h"
 #include "guards/objects/array_view.h"
 #include "guards/objects/held_object.h"
+#include "guards/objects/import.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -166,6 +167,22 @@ bool IsOfPythonClass(PyObject* object) {
   return true;
 }
 
+bool IsNativeMetaclass(PyTypeObject* meta) {
+  static PyTypeObject* const of_torch = [] {
+    const ErrScope keep;
+    const Ref<> module = ImportModule("torch._C");
+    const Ref<> any = module ? Ref<>::Steal(PyObject_GetAttrString(module.get(), "_SDPBackend")) : Ref<>();
+    PyErr_Clear();
+    return any && PyType_Check(any.get()) ? Py_TYPE(any.get()) : nullptr;  // it lives as long as torch
+  }();
+  return meta == of_torch && meta != &PyType_Type;
+}
+
+bool IsNativeEnum(PyTypeObject* type) {
+  static PyObject* const entries = InternedName("__entries");
+  return IsNativeMetaclass(Py_TYPE(type)) && ItemQuietly(type->tp_dict, entries) != nullptr;
+}
+
 bool IsForeign(Trace& trace, PyObject* object) {
   if (HasForeignOperator(object) || IsArrayOperand(trace, object)) return true;
   if (IsNamespace(object)) return true;  // its equality and repr read it all
@@ -176,6 +193,7 @@ bool IsForeign(Trace& trace, PyObject* object) {
     return false;
   }
   if (known->pinned && IsReferenceToClass(object)) return false;
+  if (known->pinned && IsNativeEnum(Py_TYPE(object))) return false;
   return !IsOfPythonClass(object) && !IsReadableInC(object) && !IsGetter(object);
 }
 

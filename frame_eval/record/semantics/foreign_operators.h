@@ -12,6 +12,11 @@ namespace frametap {
 // Returns whether it is an object of an extension type that existed before, whose content cannot be guarded, or of a class
 // with such an operator.
 bool IsForeign(Trace& trace, PyObject* object);
+// Returns whether it is an enumeration of C++ code (pybind11::enum_). Its members are values that nothing changes, so each
+// member that a source leads to is fixed.
+bool IsNativeEnum(PyTypeObject* type);
+// Returns whether it is the metaclass of pybind11's classes. It reads attributes as `type` does, except descriptors.
+bool IsNativeMetaclass(PyTypeObject* meta);
 // Returns whether its classes are made by Python code, down to `object`.
 bool IsOfPythonClass(PyObject* object);
 // Returns whether the class has an operator that is neither Python code nor that of a builtin base: C code without events.

@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/checks/fault_observer.h"
+#include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/size_dependence.h"
 #include "ir/dcheck.h"
 #include "ir/graph/eager_state.h"
@@ -106,6 +107,7 @@ AtenRecorder::AtenRecorder() {
 }
 AtenRecorder::~AtenRecorder() {
   Stop();
+  ForgetAttention(*this);
   for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
 }
 
@@ -338,6 +340,8 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.op = op;
   node.args.reserve(arg_count);
   for (const c10::IValue& value : torch::jit::last(*stack, arg_count)) node.args.push_back(ArgOf(value));
+  if (!pending && IsAttentionSwitched(*this)) [[unlikely]]
+    pending = KeepAttention(&node);
   const bool is_number = expect_number && OpRowOf(op).Has(ops::kGivesElement);
   if (facts.scalar_from_data && !is_number && !pending) {
     pending = Break{Reason::value_of_tensor, op.operator_name().name};

@@ -13,6 +13,7 @@
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/thread_end.h"
@@ -295,7 +296,9 @@ bool IsCheckpointCode(const PyCodeObject* code) {
 
 // Before torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, …).
 void CallCheckpoint(Trace& trace, Call& call) {
-  if (!trace.store.backend().calls_python() || call.positional() == 0 || trace.frames.checkpoint)
+  // The recomputation has the switches of attention of its time.
+  const bool is_switched = IsAttentionSwitched(trace.aten);
+  if (!trace.store.backend().calls_python() || call.positional() == 0 || trace.frames.checkpoint || is_switched)
     throw Refusal(call.callable);
   CheckpointAtWork work;
   work.options = Must(PyDict_New());

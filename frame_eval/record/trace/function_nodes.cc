@@ -8,6 +8,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/torch_tensor.h"
@@ -145,6 +146,7 @@ static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const s
       ForEachUseIn(node.args[i], [&](ValueId use) {
         const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
         const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
+  if (IsAttentionSwitched(trace.aten)) throw RefuseFunction("where the kinds of attention are switched");
         if (trace.aten.tensors.IsInput(use) && !is_given && !trace.numbers.inputs.contains(use.raw())) {
           throw RefuseFunction("that uses a tensor which is not among its arguments");
         }
