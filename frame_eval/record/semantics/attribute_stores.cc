@@ -30,6 +30,98 @@ namespace frametap {
 
 static void ReadBufferRegistration(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 
+// Stores an attribute of a module that existed before, as nn.Module.__setattr__ does.
+static void StoreInModule(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value,
+                          Shadow shadow) {
+  PyTypeObject* const type = Py_TYPE(owner);
+  ObjectRecord* known = trace.objects.Find(owner);
+  GuardTypeOrIdentity(trace, owner);
+  PyObject* own = InstanceDict(owner);
+  const auto dict_of = [&](const char* which) {
+    return own ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
+  };
+  const auto holds = [&](PyObject* dict) { return dict != nullptr && ItemQuietly(dict, name) != nullptr; };
+  if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
+      holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
+    throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
+  }
+  // That it is neither is its type's to say.
+  FixType(trace, shadow);
+  const SourceId assigned = SourceOf(trace, value);
+  if (IsTensor(value)) {
+    // For nn.Buffer, and for a parameter of another class: an object that has one is registered.
+    static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
+    PyObject* own_of_tensor = InstanceDict(value);
+    // One in the place of a buffer, which says of itself what is known of the buffer, is stored as any tensor is.
+    static PyObject* const kept_name = InternedName("persistent");
+    static PyObject* const others_name = InternedName("_non_persistent_buffers_set");
+    PyObject* const is_kept = own_of_tensor != nullptr ? ItemQuietly(own_of_tensor, kept_name) : nullptr;
+    PyObject* const others = own != nullptr ? ItemQuietly(own, others_name) : nullptr;
+    const bool is_told = assigned.valid() && is_kept != nullptr && PyBool_Check(is_kept) && others != nullptr &&
+                         PySet_CheckExact(others) && holds(dict_of("_buffers"));
+    for (PyObject* mark : kMarks) {
+      if (is_told && mark == kMarks[0] && ItemQuietly(own_of_tensor, mark) == Py_True) {
+        trace.guards.Value(trace.guards.Child(assigned, Accessor::kAttr, 0, mark, Py_True), trace.frames.Here());
+        trace.guards.Value(trace.guards.Child(assigned, Accessor::kAttr, 0, kept_name, is_kept), trace.frames.Here());
+        const SourceId set = trace.guards.Child(known->source, Accessor::kAttr, 0, others_name, others);
+        FromSource(trace, set, others, known->pinned);
+        Contains(trace, note, others, name);
+        known = trace.objects.Find(owner);
+        if (Must(PySet_Contains(others, name)) == (is_kept == Py_False)) continue;
+      }
+      if (own_of_tensor != nullptr && ItemQuietly(own_of_tensor, mark) != nullptr) {
+        throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};
+      }
+      if (assigned.valid()) trace.guards.NoInstanceAttr(assigned, mark, trace.frames.Here());
+    }
+  } else if (assigned.valid()) {
+    trace.guards.Type(assigned, trace.frames.Here());
+  }
+  note.op.opaque_operation = true;
+  for (const char* which : {"_parameters", "_modules", "_buffers"}) {
+    PyObject* dict = dict_of(which);
+    Ref<> dict_name = Must(PyUnicode_InternFromString(which));
+    if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+    RefuseMutatedDict(trace, dict);
+    SourceId source = trace.guards.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
+    if (holds(dict)) {
+      // A buffer gets a new tensor.
+      if (!IsTensor(value) && value != Py_None) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+      ReadBufferRegistration(trace, note, owner, name);
+      FromSource(trace, source, dict, known->pinned);
+      trace.guards.Present(source, name, trace.frames.Here());
+      AddEffect(trace, Effect::Kind::kSetItem, dict, "", {name, value}, {Shadow(), shadow});
+      SetWritten(trace, dict, name, shadow);
+      if (trace.objects.Find(owner)->written) trace.objects.Find(owner)->written->erase(name);
+      return;
+    }
+    trace.guards.Absent(source, name, trace.frames.Here());
+  }
+  if (!GenericStore(trace, owner, name, value, shadow)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
+}
+
+bool StoreByModule(Trace& trace, Call& call) {
+  if (call.args.size() != 3 || !call.names.empty() || !PyUnicode_CheckExact(call.args[1])) return false;
+  PyObject *const owner = call.args[0], *const value = call.args[2];
+  if (!PyObject_TypeCheck(owner, Objects().module) || !SourceOf(trace, owner).valid()) return false;
+  const Ref<> name = Interned(call.args[1]);
+  PyObject* const own = InstanceDict(owner);
+  for (const char* which : {"_parameters", "_modules"}) {
+    const Ref<> key = Must(PyUnicode_InternFromString(which));
+    PyObject* const dict = own != nullptr ? ItemQuietly(own, key.get()) : nullptr;
+    if (dict == nullptr || ItemQuietly(dict, name.get()) != nullptr) return false;
+  }
+  if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter)) return false;
+  GuardTypeOrIdentity(trace, call.callable);
+  Specialize(trace, call.args[1], call.shadows[1]);
+  trace.guards.ReadsName(name.get());
+  RefuseOddNames(Py_TYPE(owner));
+  call.note.op.expect.kind = ResultSpec::Kind::kNothing;
+  call.note.op.opaque_operation = true;
+  StoreInModule(trace, call.note, owner, name.get(), value, call.shadows[2]);
+  return true;
+}
+
 void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   trace.guards.ReadsName(name);
   note.op.expect.kind = ResultSpec::Kind::kNothing;
@@ -44,75 +136,12 @@ void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* na
   }
   ObjectRecord* known = trace.objects.Find(owner);
   bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
-  if (override_set == Objects().module_setattr && is_source) {
-    GuardTypeOrIdentity(trace, owner);
-    PyObject* own = InstanceDict(owner);
-    const auto dict_of = [&](const char* which) {
-      return own ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
-    };
-    const auto holds = [&](PyObject* dict) { return dict != nullptr && ItemQuietly(dict, name) != nullptr; };
-    if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
-        holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
-      throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
-    }
-    // That it is neither is its type's to say.
-    FixType(trace, shadow);
-    const SourceId assigned = SourceOf(trace, value);
-    if (IsTensor(value)) {
-      // For nn.Buffer, and for a parameter of another class: an object that has one is registered.
-      static PyObject* const kMarks[] = {InternedName("_is_buffer"), InternedName("_is_param")};
-      PyObject* own_of_tensor = InstanceDict(value);
-      // One in the place of a buffer, which says of itself what is known of the buffer, is stored as any tensor is.
-      static PyObject* const kept_name = InternedName("persistent");
-      static PyObject* const others_name = InternedName("_non_persistent_buffers_set");
-      PyObject* const is_kept = own_of_tensor != nullptr ? ItemQuietly(own_of_tensor, kept_name) : nullptr;
-      PyObject* const others = own != nullptr ? ItemQuietly(own, others_name) : nullptr;
-      const bool is_told = assigned.valid() && is_kept != nullptr && PyBool_Check(is_kept) && others != nullptr &&
-                           PySet_CheckExact(others) && holds(dict_of("_buffers"));
-      for (PyObject* mark : kMarks) {
-        if (is_told && mark == kMarks[0] && ItemQuietly(own_of_tensor, mark) == Py_True) {
-          trace.guards.Value(trace.guards.Child(assigned, Accessor::kAttr, 0, mark, Py_True), trace.frames.Here());
-          trace.guards.Value(trace.guards.Child(assigned, Accessor::kAttr, 0, kept_name, is_kept), trace.frames.Here());
-          const SourceId set = trace.guards.Child(known->source, Accessor::kAttr, 0, others_name, others);
-          FromSource(trace, set, others, known->pinned);
-          Contains(trace, note, others, name);
-          known = trace.objects.Find(owner);
-          if (Must(PySet_Contains(others, name)) == (is_kept == Py_False)) continue;
-        }
-        if (own_of_tensor != nullptr && ItemQuietly(own_of_tensor, mark) != nullptr) {
-          throw Break{Reason::unknown_mutation, "a buffer or parameter is assigned: " + Qualified(type, name)};
-        }
-        if (assigned.valid()) trace.guards.NoInstanceAttr(assigned, mark, trace.frames.Here());
-      }
-    } else if (assigned.valid()) {
-      trace.guards.Type(assigned, trace.frames.Here());
-    }
-    note.op.opaque_operation = true;
-    for (const char* which : {"_parameters", "_modules", "_buffers"}) {
-      PyObject* dict = dict_of(which);
-      Ref<> dict_name = Must(PyUnicode_InternFromString(which));
-      if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-      RefuseMutatedDict(trace, dict);
-      SourceId source = trace.guards.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
-      if (holds(dict)) {
-        // A buffer gets a new tensor.
-        if (!IsTensor(value) && value != Py_None) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-        ReadBufferRegistration(trace, note, owner, name);
-        FromSource(trace, source, dict, known->pinned);
-        trace.guards.Present(source, name, trace.frames.Here());
-        AddEffect(trace, Effect::Kind::kSetItem, dict, "", {name, value}, {Shadow(), shadow});
-        SetWritten(trace, dict, name, shadow);
-        if (trace.objects.Find(owner)->written) trace.objects.Find(owner)->written->erase(name);
-        return;
-      }
-      trace.guards.Absent(source, name, trace.frames.Here());
-    }
-    if (!GenericStore(trace, owner, name, value, shadow)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
-    return;
-  }
-  Specialize(trace, value, shadow);
+  if (override_set == Objects().module_setattr && is_source)
+    return StoreInModule(trace, note, owner, name, value, shadow);
   if (!PyFunction_Check(override_set)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
   GuardTypeOrIdentity(trace, owner);
+  trace.frames.pending = {override_set, {owner, name, value}, {Shadow(), Shadow(), shadow}, {}};  // the class keeps it
+  trace.frames.has_pending = true;
 }
 
 // For an object that the trace has made: the value stored there counts from now on.

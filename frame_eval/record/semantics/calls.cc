@@ -21,6 +21,7 @@
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/mutations.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
 #include "frame_eval/record/semantics/named_tuples.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/compiled_form.h"
@@ -420,6 +421,7 @@ void Invoke(Trace& trace, Call call) {
       call.shadows.insert(call.shadows.begin(), shadow);
     }
   }
+    if (callable == Objects().module_setattr && StoreByModule(trace, call)) return;
   switch (row->conduct) {
     case Conduct::kSpecial:
       return row->special(trace, call);
