@@ -184,6 +184,29 @@ void SwitchProcess(Trace& trace, Call& call) {
   trace.effects.pending.back().nodes_before = PendingEffect::kSeenByNobody;
 }
 
+// torch.get_default_device(). Nothing is recorded under a mode that sets one, so that a variable of the thread says it.
+void DefaultDevice(Trace& trace, Call& call) {
+  static PyObject* const reader = [] {
+    const Ref<> torch = Must(PyImport_ImportModule("torch"));
+    const Ref<> local = Must(PyObject_GetAttrString(torch.get(), "_GLOBAL_DEVICE_CONTEXT"));
+    const Ref<> builtins = Must(PyImport_ImportModule("builtins"));
+    const Ref<> getter = Must(PyObject_GetAttrString(builtins.get(), "getattr"));
+    const Ref<> thread = Must(PyImport_ImportModule("_thread"));
+    const Ref<> plain_type = Must(PyObject_GetAttrString(thread.get(), "_local"));
+    const bool is_plain =
+        reinterpret_cast<PyObject*>(Py_TYPE(local.get())) == plain_type.get();  // its reads run no code
+    PyObject* const partial = reinterpret_cast<PyObject*>(Objects().partial);
+    return is_plain ? Must(PyObject_CallFunction(partial, "OOsO", getter.get(), local.get(), "device_context", Py_None))
+                          .Release()
+                    : nullptr;
+  }();
+  if (reader == nullptr || !call.args.empty() || Must(PyObject_CallNoArgs(reader)).get() != Py_None) {
+    throw Refusal(call.callable);
+  }
+  trace.guards.Answer(reader, "torch.get_default_device", trace.frames.Here());
+  call.note.op.opaque_operation = true;
+}
+
 // Whether a text names a device whose autocast dtype each segment guards (WorldState::BackendsNow). Programs switch
 // autocast of CUDA off on CPUs, too.
 bool HasGuardedDtype(PyObject* device) {
@@ -446,6 +469,7 @@ void LoadTorch() {
   AddSpecial("torch._C", "", kOverrideable, AskProcess<kOverrideable>);
   AddSpecial("torch._C", "", kSetOverrideable, SwitchProcess<kSetOverrideable, kOverrideable>);
   AddSpecial("torch", "", "get_autocast_dtype", AutocastDtype);
+  AddSpecial("torch", "", "get_default_device", DefaultDevice);
   for (const char* name : {"set_autocast_enabled", "set_autocast_dtype"}) {
     AddSpecial("torch", "", name, SwitchAutocast);
     AddSpecial("torch._C", "", name, SwitchAutocast);
