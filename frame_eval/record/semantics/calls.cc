@@ -1,10 +1,14 @@
 #include "frame_eval/record/semantics/calls.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/frames.h"
@@ -17,11 +21,11 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/objects/weak_references.h"
+#include "frame_eval/record/semantics/attribute_stores.h"
 #include "frame_eval/record/semantics/cached_calls.h"
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/mutations.h"
-#include "frame_eval/record/semantics/attribute_stores.h"
 #include "frame_eval/record/semantics/named_tuples.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/compiled_form.h"
@@ -137,6 +141,49 @@ bool GetsFromAll(Trace& trace, const Call& call, PyObject* getter) {
   return true;
 }
 
+// Whether what an object refers to is all that C code gets when it iterates over it.
+bool IsPlainIterator(PyObject* object) {
+  static const PyTypeObject* const kTypes[] = {
+      &PyTupleIter_Type,   &PyListIter_Type,      &PyListRevIter_Type, &PyReversed_Type,  &PyZip_Type,
+      &PyEnum_Type,        &PyDict_Type,          &PyDictValues_Type,  &PyDictItems_Type, &PyDictKeys_Type,
+      &PyDictIterKey_Type, &PyDictIterValue_Type, &PyDictIterItem_Type};
+  return std::find(std::begin(kTypes), std::end(kTypes), Py_TYPE(object)) != std::end(kTypes);
+}
+
+// Fixes sizes and strides of the tensors that a C function of torch gets one after the other. No event shows such a call, and
+// the binding may look at them and decide, as x.contiguous() does.
+void ReadTensorsBelow(Trace& trace, PyObject* object) {
+  struct Walk {
+    Trace& trace;
+    absl::flat_hash_set<PyObject*> met;
+    std::vector<PyObject*> waiting;
+  } walk{trace, {}, {object}};
+  while (!walk.waiting.empty()) {
+    PyObject* const next = walk.waiting.back();
+    walk.waiting.pop_back();
+    if (next == nullptr || IsScalar(next) || PyRange_Check(next)) continue;
+    if (!walk.met.insert(next).second) continue;
+    if (IsTensor(next)) {
+      ReadTensor(trace, next, true, true);
+      continue;
+    }
+    if (PyTuple_Check(next) || PyList_Check(next)) {
+      PyObject** const items = PySequence_Fast_ITEMS(next);
+      walk.waiting.insert(walk.waiting.end(), items, items + PySequence_Fast_GET_SIZE(next));
+      continue;
+    }
+    if (!IsPlainIterator(next)) {
+      throw Break{Reason::unknown_operation,
+                  std::string("a function of torch that takes its arguments from ") + Py_TYPE(next)->tp_name};
+    }
+    const auto visit = [](PyObject* part, void* data) {
+      static_cast<Walk*>(data)->waiting.push_back(part);
+      return 0;
+    };
+    Py_TYPE(next)->tp_traverse(next, visit, &walk);
+  }
+}
+
 // Whether C code calls its callback with one argument.
 bool CallsWithOne(const Call& call) {
   const std::string_view name = FindCallable(call.callable)->name;
@@ -152,18 +199,20 @@ void ReadCallbacks(Trace& trace, const Call& call) {
   for (PyObject* arg : call.args) {
     if (arg == nullptr || !PyCallable_Check(arg) || IsTensor(arg)) continue;
     PyObject* function = PyMethod_Check(arg) ? PyMethod_GET_FUNCTION(arg) : arg;
-    Ref<> inner;
+    Ref<> inner, args, keywords;
     if (Py_TYPE(arg) == Objects().partial) {
       inner = Must(PyObject_GetAttrString(arg, "func"));
-      Ref<> args = Must(PyObject_GetAttrString(arg, "args"));
-      Ref<> keywords = Must(PyObject_GetAttrString(arg, "keywords"));
+      args = Must(PyObject_GetAttrString(arg, "args"));
+      keywords = Must(PyObject_GetAttrString(arg, "keywords"));
       ReadPartial(trace, arg, inner.get(), args.get(), keywords.get(), false);
       function = inner.get();
     }
     if (PyFunction_Check(function)) continue;
-    if (inner) throw Break{Reason::unknown_callable, "functools.partial of what is not a function of Python code"};
     static PyObject* const call_name = InternedName("__call__");
     const CallableRow* row = FindCallable(function);
+    if (inner && (row == nullptr || row->conduct != Conduct::kTorch)) {
+      throw Break{Reason::unknown_callable, "functools.partial of what is not a function of Python code"};
+    }
     if (row == nullptr && PyType_Check(function)) {
       if (MakesPlainInstances(reinterpret_cast<PyTypeObject*>(function))) {
         ReadsConstructor(trace.guards);
@@ -177,7 +226,16 @@ void ReadCallbacks(Trace& trace, const Call& call) {
           !SourceOf(trace, function).valid())
         continue;
     } else if (row->conduct == Conduct::kTorch) {
-      for (PyObject* other : call.args) ReadAllTensors(trace, other, true);
+      for (PyObject* part : {args.get(), keywords.get()}) {
+        if (part != nullptr) SpecializeDeep(trace, part, Shadow(), true);
+        if (part != nullptr) ReadTensorsBelow(trace, part);
+      }
+      if (PyCFunction_Check(function) && !IsModuleFunction(function)) {
+        ReadTensorsBelow(trace, PyCFunction_GET_SELF(function));
+      }
+      for (PyObject* other : call.args) {
+        if (other != arg) ReadTensorsBelow(trace, other);
+      }
       continue;
     } else if (function == reinterpret_cast<PyObject*>(&PyType_Type) && CallsWithOne(call)) {
       continue;  // who calls it has fixed all that is in its arguments
@@ -363,6 +421,7 @@ void Invoke(Trace& trace, Call call) {
   }
   if (PyFunction_Check(callable)) {
     if (PyFunction_GET_CODE(callable) == Objects().tuple_replace && InvokeReplace(trace, call)) return;
+    if (callable == Objects().module_setattr && StoreByModule(trace, call)) return;
     const CallableRow* row = FindCallable(callable);
     if (row == nullptr || row->special == nullptr) return InvokePython(trace, call, callable);
     GuardTypeOrIdentity(trace, callable);
@@ -421,7 +480,6 @@ void Invoke(Trace& trace, Call call) {
       call.shadows.insert(call.shadows.begin(), shadow);
     }
   }
-    if (callable == Objects().module_setattr && StoreByModule(trace, call)) return;
   switch (row->conduct) {
     case Conduct::kSpecial:
       return row->special(trace, call);
