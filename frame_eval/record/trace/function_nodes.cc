@@ -19,9 +19,18 @@
 namespace frametap {
 namespace {
 
+// An argument of `forward` that a run gives again.
+struct GivenArgument {
+  enum class Kind : uint8_t { kTensor, kItself, kWeak };
+  Kind kind = Kind::kTensor;
+  Ref<> object;  // kWeak: a weak reference to it, as the program may end it
+
+  Ref<> Get() const { return Ref<>::New(kind == Kind::kWeak ? PyWeakref_GET_OBJECT(object.get()) : object.get()); }
+};
+
 struct FunctionCall {
-  Ref<> function_class;          // a weak reference
-  std::vector<Ref<>> arguments;  // null: a tensor
+  Ref<> function_class;  // a weak reference
+  std::vector<GivenArgument> arguments;
 };
 
 // THPFunction_apply of the class, with the tensors in the places of the arguments that are null.
@@ -37,8 +46,9 @@ Ref<> MakeCall(int64_t id, const std::vector<at::Tensor>& tensors) {
   if (!arguments) return {};
   size_t next = 0;
   for (size_t i = 0; i < call.arguments.size(); ++i) {
-    PyObject* const constant = call.arguments[i].get();
-    PyObject* const item = constant != nullptr ? Py_NewRef(constant) : WrapTensor(tensors[next++]);
+    const GivenArgument& given = call.arguments[i];
+    const bool is_tensor = given.kind == GivenArgument::Kind::kTensor;
+    PyObject* const item = is_tensor ? WrapTensor(tensors[next++]) : given.Get().Release();
     if (item == nullptr) return {};
     PyTuple_SET_ITEM(arguments.get(), static_cast<Py_ssize_t>(i), item);
   }
@@ -89,6 +99,38 @@ bool IsConstantArgument(PyObject* object, int depth = 0) {
   return true;
 }
 
+// A list or dict of such values.
+bool IsPlainContainer(PyObject* object) {
+  Py_ssize_t at = 0;
+  PyObject *key, *value;
+  while (PyDict_CheckExact(object) && PyDict_Next(object, &at, &key, &value)) {
+    if (!IsConstantArgument(key) || !IsConstantArgument(value)) return false;
+  }
+  for (at = 0; PyList_CheckExact(object) && at < PyList_GET_SIZE(object); ++at) {
+    if (!IsConstantArgument(PyList_GET_ITEM(object, at))) return false;
+  }
+  return PyDict_CheckExact(object) || PyList_CheckExact(object);
+}
+
+// Whether a run can give `forward` an object again: it existed before, and so is fixed. (What the trace makes may be held by
+// others, so that another list in its place would be noticed.)
+bool CanBeGivenAgain(Trace& trace, PyObject* object) {
+  ObjectRecord* const known = trace.objects.Find(object);
+  if (known == nullptr || known->state != ObjectRecord::State::kSource || known->mutated) return false;
+  if (!IsPlainContainer(object) && !PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))) return false;
+  if (!known->pinned) Fix(trace, *known);
+  return true;
+}
+
+GivenArgument GivenAgain(Trace& trace, PyObject* object) {
+  if (IsTensor(object)) return {};
+  if (IsConstantArgument(object)) return {GivenArgument::Kind::kItself, Ref<>::New(object)};
+  const ObjectRecord* const known = trace.objects.Find(object);
+  if (known == nullptr || known->mutated) throw RefuseFunction("that changes an argument");
+  if (IsPlainContainer(object)) return {GivenArgument::Kind::kItself, Ref<>::New(object)};
+  return {GivenArgument::Kind::kWeak, Must(PyWeakref_NewRef(object, nullptr))};
+}
+
 }  // namespace
 
 void RegisterFunctionOp() {
@@ -104,6 +146,7 @@ void CallFunction(Trace& trace, Call& call) {
   if (MayBeSeen(trace.effects.pending))
     throw RefuseFunction("after changes of Python objects that its forward may read");
   if (trace.thread.IsContextSet()) throw RefuseFunction("after a context variable was set");
+  if (IsAttentionSwitched(trace.aten)) throw RefuseFunction("where the kinds of attention are switched");
   bool takes_tensor = false;
   for (size_t i = 0; i < call.args.size(); ++i) {
     PyObject* const arg = call.args[i];
@@ -111,7 +154,7 @@ void CallFunction(Trace& trace, Call& call) {
     if (IsTensor(arg)) {
       takes_tensor = true;
       if (!trace.aten.tensors.ValueOf(TensorOf(arg))) throw Break{Reason::tensor_from_nowhere, ""};
-    } else if (!IsConstantArgument(arg)) {
+    } else if (!IsConstantArgument(arg) && !CanBeGivenAgain(trace, arg)) {
       throw RefuseFunction("with an argument that is neither a tensor nor a plain value");
     }
   }
@@ -146,7 +189,6 @@ static bool CheckFunction(Trace& trace, const AtenRecorder::Mark& since, const s
       ForEachUseIn(node.args[i], [&](ValueId use) {
         const bool is_known = use.raw() < since.values || graph.value(use).def.valid();
         const bool is_given = std::find(given.begin(), given.end(), use) != given.end();
-  if (IsAttentionSwitched(trace.aten)) throw RefuseFunction("where the kinds of attention are switched");
         if (trace.aten.tensors.IsInput(use) && !is_given && !trace.numbers.inputs.contains(use.raw())) {
           throw RefuseFunction("that uses a tensor which is not among its arguments");
         }
@@ -196,14 +238,14 @@ Shadow FunctionResult(Trace& trace, FrameNote& note, const Event& e, PyObject* r
   if (KnowsNumbersSince(trace, since)) throw RefuseFunction("that hands out numbers");
   std::vector<at::Tensor> tensors;
   if (!TensorsOf(result, &tensors)) throw RefuseFunction("that gives something else than tensors");
-  std::vector<Ref<>> arguments;
+  std::vector<GivenArgument> arguments;
   std::vector<Arg> given;
   std::vector<ValueId> values;
   PyObject* const args = e.op == Op::kCallEx ? e.in[1] : nullptr;
   const Py_ssize_t count = args != nullptr ? PyTuple_GET_SIZE(args) : e.n - 1;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* const arg = args != nullptr ? PyTuple_GET_ITEM(args, i) : e.in[i + 1];
-    arguments.push_back(IsTensor(arg) ? Ref<>() : Ref<>::New(arg));
+    arguments.push_back(GivenAgain(trace, arg));
     if (!IsTensor(arg)) continue;
     values.push_back(trace.aten.tensors.ValueBefore(TensorOf(arg), since.tensors));
     given.push_back(Arg::Of(values.back()));
