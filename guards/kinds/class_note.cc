@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "guards/cpython/watch.h"
+#include "guards/kinds/class_counters.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/objects/import.h"
 #include "guards/objects/value.h"
@@ -215,6 +216,7 @@ std::shared_ptr<ClassNote> ClassNote::Make(PyTypeObject* type, Ref<>* content) {
     if (note->own_version_ == 0 || held_version != note->own_version_) {
       held_version = HoldWhatCanBe(own.get()) ? note->own_version_ : 0;
     }
+    MarkClassCounters(type, own.get());
   } else {
     own = Must(PyDict_New());
   }
@@ -250,7 +252,10 @@ bool ClassNote::OwnIsSame(const NamesRead& names) {
   Py_hash_t hash;
   while (_PyDict_Next(now, &at, &name, &value, &hash)) {
     PyObject* const noted = _PyDict_GetItem_KnownHash(then, name, hash);
-    if (noted != value && counts(name)) return false;
+    if (noted == value || (noted == ClassCounterMark() && PyLong_CheckExact(value)) || !counts(name)) continue;
+    const bool are_ints = noted != nullptr && PyLong_CheckExact(noted) && PyLong_CheckExact(value);
+    if (are_ints && !IsAskedForByC(name)) NoteClassCounter(type_, name);
+    return false;
   }
   at = 0;
   while (_PyDict_Next(then, &at, &name, &value, &hash)) {

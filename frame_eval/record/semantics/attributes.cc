@@ -29,6 +29,7 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/kinds/accessor.h"
+#include "guards/kinds/class_counters.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
@@ -36,6 +37,18 @@
 namespace frametap {
 
 static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name);
+// Reads an int that a class has under a name, if it was seen to change. The guard on the class leaves it out then.
+static bool ReadClassCounter(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name, PyObject* value) {
+  PyTypeObject* const owner = PyLong_CheckExact(value) ? ClassWithCounter(type, name) : nullptr;
+  if (owner == nullptr) return false;
+  const SourceId of_owner = SourceOrPin(trace, reinterpret_cast<PyObject*>(owner));
+  const SourceId dict = trace.guards.Child(of_owner, Accessor::kDict, 0, nullptr, owner->tp_dict);
+  note.op.expect.kind = ResultSpec::Kind::kSource;
+  note.op.expect.source = trace.guards.Child(dict, Accessor::kKey, 0, name, value);
+  note.op.expect.pinned = false;
+  return true;
+}
+
 static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name);
 static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
@@ -211,6 +224,7 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
   if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(trace, of_meta);
   if (MakesAnnotations(type, name)) throw Break{Reason::done_once, Qualified(type, name)};
   PyObject* value = _PyType_Lookup(type, name);
+  if (value != nullptr && ReadClassCounter(trace, note, type, name, value)) return;
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(trace, value, type, name);
   // A descriptor of Python code runs as a frame; its result is not a constant.
   bool runs_code =
@@ -223,6 +237,9 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
 // guarded. Its own class decides whether it is a descriptor, and that can change. (A descriptor of Python code runs as
 // a frame.)
 void AdoptOfClass(Trace& trace, PyObject* object, PyTypeObject* type, PyObject* name) {
+  if (PyLong_CheckExact(object) && ClassWithCounter(type, name) != nullptr) {
+    throw Break{Reason::unknown_attribute, Qualified(type, name)};
+  }
   AdoptPinned(
       trace, object,
       trace.objects.Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
@@ -431,6 +448,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
+    if (ReadClassCounter(trace, note, type, name, descriptor)) return;
     if (kind->tp_descr_get == nullptr) return AdoptOfClass(trace, descriptor, type, name);
     if (kind == &PyStaticMethod_Type) {  // the class says which object it holds
       note.op.expect.kind = ResultSpec::Kind::kPinned;
