@@ -418,6 +418,17 @@ Shape MeshGrid(const OpCall& call) {
 
 // ---- Indices ----
 
+// A mask stands for the dimensions that it has itself. Their elements for which it is true come one after the other.
+Shape IndexByMask(const OpCall& call, int64_t place) {
+  const auto is_none = [](const Arg& item) { return item.kind == Arg::Kind::kConst && item.constant.isNone(); };
+  const absl::Span<const Arg> items = call.Items("indices");
+  if (std::count_if(items.begin(), items.end(), is_none) + 1 != static_cast<int64_t>(items.size())) return Shape();
+  const int64_t masked = call.TensorOf(items[static_cast<size_t>(place)]).rank();
+  if (masked < 1) return Shape();
+  const Shape x = call.First();
+  return x.Range(0, place).Then(Shape{Size()}).Then(x.From(place + masked));
+}
+
 // Integer indices are broadcast with each other. They take the place of the dimensions they index if these are
 // neighbours, and come first otherwise.
 Shape Index(const OpCall& call) {
@@ -428,7 +439,8 @@ Shape Index(const OpCall& call) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i].kind == Arg::Kind::kConst && items[i].constant.isNone()) continue;
     const auto dtype = call.DtypeOf(items[i]);
-    if (!dtype || IsMask(*dtype)) return Shape();  // as many as it has true elements
+    if (!dtype) return Shape();
+    if (IsMask(*dtype)) return IndexByMask(call, static_cast<int64_t>(i));
     indices.push_back(call.TensorOf(items[i]));
     indexed.push_back(static_cast<int64_t>(i));
   }
