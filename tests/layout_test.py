@@ -613,6 +613,7 @@ def l23_regular_expressions(tree: Tree) -> list[str]:
 EFFECT_PLACES = {
     "frame_eval/replay/run_graph.cc": "the cache of autocast",
     "frame_eval/replay/reify.cc": "the frame of a generator that runs",
+    "frame_eval/segment/cached_functions.h": "a call that asks a cache",
     "python/bindings/compiled.cc": "the frame of a generator, and the field of a state",
     "ir/text/verify.cc": "the frame of a generator",
 }

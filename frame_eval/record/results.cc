@@ -16,6 +16,7 @@
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/recorder.h"
 #include "frame_eval/record/semantics/elements.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/semantics/tensor_attributes.h"
 #include "frame_eval/record/shared_breaks.h"
@@ -144,6 +145,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       break;
   }
   if (result == nullptr) return Shadow();
+  if (HasAsked(trace_, note)) [[unlikely]]
+    return AskedResult(trace_, result);
   if (!note.op.for_new.empty() && note.op.called_type != nullptr && Py_TYPE(result) != note.op.called_type) {
     for (const Shadow shadow : note.op.for_new)
       Specialize(trace_, nullptr, shadow);  // its own class has initialised it

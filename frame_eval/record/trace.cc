@@ -5,6 +5,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/dcheck.h"
 
@@ -72,7 +73,10 @@ Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
   frames.inlined.push_back(&base);
 }
 
-Trace::~Trace() { aten.Stop(); }
+Trace::~Trace() {
+  aten.Stop();
+  EndForetoldCalls(*this);
+}
 
 void Rewind(Trace& trace, const Mark& mark) {
   FT_DCHECK(mark.effects <= trace.effects.Now() && mark.decisions <= trace.decisions.size());  // effects/E1

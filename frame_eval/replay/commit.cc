@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/segment/cached_functions.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/objects/dict_write.h"
 #include "guards/ref.h"
@@ -104,6 +105,7 @@ bool CommitEffect<Effect::Kind::kState>(const EffectStep& step) {
 
 template <>
 bool CommitEffect<Effect::Kind::kCall>(const EffectStep& step) {
+  if (AsksCache(step.effect)) return AskCache(step.target, step.value);
   const Ref<> method = EffectMethod(step.target, step.name);
   return method && Ref<>::Steal(PyObject_CallObject(method.get(), step.value));
 }

@@ -5,6 +5,7 @@
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/cpython/signals.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/replay/cached_entries.h"
 #include "frame_eval/replay/run_graph.h"
 #include "ir/dcheck.h"
 
@@ -31,7 +32,7 @@ Verdict Fits(Segment& segment, const Roots& roots) {
   if (verdict != Verdict::kHit) return Verdict::kMiss;
   if (fault_observer != nullptr && fault_observer->MakesMiss()) [[unlikely]]
     return Verdict::kMiss;
-  return DecisionsHold(segment, nullptr) ? Verdict::kHit : Verdict::kMiss;
+  return CachesAgree(segment, nullptr) && DecisionsHold(segment, nullptr) ? Verdict::kHit : Verdict::kMiss;
 }
 
 }  // namespace frametap

@@ -10,6 +10,7 @@
 #include "frame_eval/cpython/written_fields.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
+#include "frame_eval/record/frames.h"
 #include "frame_eval/record/objects/object_ends.h"
 #include "frame_eval/record/shadow_check.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
@@ -173,6 +174,10 @@ void Session::Enter(FrameState& f) {
     return;
   }
   OwnCode own(thread_);
+  if (IsLeftByForetold(*note) && !IsFinaliser(trace(), f)) [[unlikely]] {
+    f.observed = true;
+    return;
+  }
   constexpr int kOfOwnCode = 1;
   const bool is_below = aten::depth > kOfOwnCode;
   if (!recorder().expects_frame(f)) {
@@ -181,8 +186,17 @@ void Session::Enter(FrameState& f) {
     note->suspended.emplace();
     return;
   }
-  if (f.code == OwnExecutable()) return End({Reason::own_executable, "a quantized model"}, &f);
-  if (PlansEinsum(f.code)) return End({Reason::unknown_callable, "opt_einsum.contract_path"}, &f);
+  // A generator that is given up ends with its blocks.
+  if (f.is_generator && PyBytes_GET_SIZE(f.code->co_exceptiontable) > 0 && GiveUpForetold()) [[unlikely]] {
+    f.observed = true;
+    return;
+  }
+  if (f.code == OwnExecutable() || PlansEinsum(f.code)) {
+    f.code == OwnExecutable() ? End({Reason::own_executable, "a quantized model"}, &f)
+                              : End({Reason::unknown_callable, "opt_einsum.contract_path"}, &f);
+    f.observed = IsLeftByForetold(*note);
+    return;
+  }
   if (AwaitsCheckpointed(trace(), f.code)) {
     note->lifted = std::exchange(aten::depth, kOfOwnCode) - kOfOwnCode;
   } else if (is_below) {
@@ -191,6 +205,8 @@ void Session::Enter(FrameState& f) {
     SeeOpsOfKernel(true);
   }
   Step([&] { recorder().EnterInlined(f, *note); });
+  if (IsLeftByForetold(*note)) [[unlikely]]
+    f.observed = true;
 }
 
 void Session::Leave(FrameState& f, FrameEnd end, PyObject* value, Shadow shadow) {
@@ -267,6 +283,11 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     refusal_.Raise();
     return Go::kRaise;
   }
+  if (IsLeftByForetold(note)) [[unlikely]] {
+    if (ClosesHandler(f) || (f.handlers > 0 && !FindHandler(f.code, f.offset / 2, &covering))) return Go::kOn;
+    RaiseForetold();
+    return Go::kRaise;
+  }
   if (is_recording()) {
     OwnCode own(thread_);
     if (note.to_cross) {
@@ -300,6 +321,10 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       if (!IsHandlerStep(f)) recorder().MarkInstruction(f, note);
     }
     if (note.inlined) Inspect(f);
+    if (IsLeftByForetold(note)) [[unlikely]] {
+      RaiseForetold();
+      return Go::kRaise;
+    }
     return Go::kOn;
   }
   if (note.entry.skip_one) {
@@ -374,7 +399,10 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
       PyTypeObject* const used = made_classes_.UsedBy(event);
       if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
+    const bool is_followed = ForetoldIn(trace()) != nullptr;
     recorder().Before(f, note, event);
+    if (is_followed) [[unlikely]]
+      MeetInForetold(trace(), note, event);
     if (SelfChecking()) [[unlikely]]
       MustFit(FaultOfAnswer(f, event));
     note.op.own_effect = trace().effects.pending.size() != effects;
@@ -387,6 +415,13 @@ bool Session::Before(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   if (!is_recording() || !note.inlined) return true;
   BeforeInRecording(f, note, event);
+  if (has_foretold && is_recording() && ForetoldIn(trace()) != nullptr) [[unlikely]] {
+    if (ForetoldIn(trace())->stage == ForetoldCall::Stage::kWanted) return Foretell(note, event);
+    if (IsLeftByForetold(note)) {
+      RaiseForetold();
+      return false;
+    }
+  }
   if (is_recording() || !refusal_.insists()) return true;
   refusal_.Raise();
   return false;
@@ -422,6 +457,13 @@ void Session::Raised(FrameState& f, const Event& event) {
   trace().aten.ExpectNothing();
   if (!begun) recorder().BeginWithoutBefore(f, note);
   recorder().Raised(f, note, event);
+  if (ForetoldIn(trace()) != nullptr) [[unlikely]] {
+    if (is_foretelling()) {
+      if (trace().aten.pending) GiveUpForetold();
+      return;
+    }
+    ForgetForetold(trace());  // the program's own call
+  }
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {
     if (!trace().aten.pending) return;

@@ -104,7 +104,8 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
     }
   }
   const bool is_whole = segment != nullptr && IsWholeCall(f);
-  const bool is_refused = segment == nullptr && RefusedCall::Is(*store_, why.reason);
+  const bool is_for_cache = segment == nullptr && NoteCache(why);
+  const bool is_refused = segment == nullptr && !is_for_cache && RefusedCall::Is(*store_, why.reason);
   std::unique_ptr<UndoLog> undo = is_whole || is_refused ? recorder().TakeUndo() : nullptr;
   StopRecording(trace().frames.inlined);
   if (is_refused) {
@@ -112,7 +113,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
     publisher_.TakeTime();
     return RefuseEndOfGraph(why, at);
   }
-  if (segment == nullptr) return publisher_.Abort(why, at, true);
+  if (segment == nullptr) return publisher_.Abort(why, at, !is_for_cache);
   if (!publisher_.Publish(segment, -1)) return;
   if (undo != nullptr && undo->IsComplete() && segment->executable->approximates()) {
     undo->TakeBack();
@@ -123,6 +124,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
 }
 
 void Session::GiveUp(const Break& given) {
+  if (GiveUpForetold()) return;
   PyErr_Clear();
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
@@ -178,6 +180,7 @@ void Session::MustFit(const std::string& fault) {
 
 void Session::End(const Break& given, const FrameState* until) {
   ErrScope keep(thread_.error);
+  if (GiveUpForetold() || DropForCache(given)) return;
   if (is_catching()) return GiveUpInHandler(given);
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
@@ -223,7 +226,7 @@ void Session::End(const Break& given, const FrameState* until) {
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = publisher_.entry_point();
   if (segment == nullptr) {
-    const bool is_first = in_block && !std::exchange(entry.ends_at_blocks, true);
+    const bool is_first = NoteCache(why) || (in_block && !std::exchange(entry.ends_at_blocks, true));
     if (!is_first) entry.wait_offset = offset;
     publisher_.Abort(why, at, !is_first);
     return;

@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/replay/cached_entries.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/session/self_check.h"
@@ -87,7 +88,8 @@ MissReport WhyNot(Segment& segment, const RootChain& chain) {
             "a tensor made on the way has other strides or sizes", segment.ir.exit.at};
   }
   MissReport miss = segment.guards->Explain(chain.roots());
-  if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit) DecisionsHold(segment, &miss);
+  if (miss.source.empty() && segment.guards->Check(chain.roots()) == Verdict::kHit && CachesAgree(segment, &miss))
+    DecisionsHold(segment, &miss);
   return miss;
 }
 

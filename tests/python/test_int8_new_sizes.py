@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import warnings
 from collections.abc import Iterator
@@ -369,3 +370,30 @@ def test_the_first_image_of_another_size(kind: type[nn.Module]) -> None:
             want, got = model(x), quantized(x)
             assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
     assert quantized.calls["float"] == 0
+
+
+@functools.lru_cache(16)
+def split(shape: tuple[int, ...], heads: int) -> tuple[list[int], list[int]]:
+    return [*shape[:2], heads, shape[2] // heads], [0, 2, 1, 3]
+
+
+class AsksACache(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes, order = split(self.first(x).relu().shape, 4)
+        h = self.first(x).relu().reshape(sizes).permute(order)
+        return self.second(h.transpose(1, 2).flatten(2))
+
+
+def test_a_cached_function_of_a_size() -> None:
+    model, quantized = made(AsksACache, 2, 8, 16)
+    with torch.no_grad(), no_warning():
+        for size in ((2, 8), (3, 5), (1, 9)):
+            x = batches(*size, 16, count=1)[0]
+            want, got = model(x), quantized(x)
+            assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+    assert quantized.calls["float"] == 0
+    assert frametap.explain(quantized).recordings == 1

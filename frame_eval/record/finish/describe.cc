@@ -12,6 +12,7 @@
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
@@ -191,6 +192,7 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
     }
   }
   if (known->state == ObjectRecord::State::kSource) return from_source(known->source);
+  MeetAsObject(trace, object);
   if (IsArrayOperand(trace, object)) return of_value(ArrayValue(trace, object));
   if (trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};

@@ -6,6 +6,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 
@@ -122,6 +123,7 @@ bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, 
     return false;
   }
   if (!open) return false;
+  MeetAsObject(trace, list);
   known = trace.objects.Find(list);
   known->items.resize(RowSize(list));
   known->items.insert(known->items.end(), shadows.begin(), shadows.end());
@@ -135,6 +137,7 @@ static ObjectRecord* OpenList(Trace& trace, PyObject* list, bool holds_open) {
   ObjectRecord* known = trace.objects.Find(list);
   if (known == nullptr || known->state != ObjectRecord::State::kFresh || !PyList_CheckExact(list)) return nullptr;
   if (known->items.empty() && !holds_open) return nullptr;
+  MeetAsObject(trace, list);
   known->items.resize(RowSize(list));
   known->MutatedIn(trace.epoch);
   return known;

@@ -11,6 +11,7 @@
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
@@ -204,6 +205,8 @@ bool IsFixed(Trace& trace, PyObject* object) {
 // E1
 void ReadSame(Trace& trace, PyObject* a, PyObject* b) {
   if (IsScalar(a) || IsScalar(b)) return;
+  MeetAsObject(trace, a);
+  MeetAsObject(trace, b);
   const SourceId source_a = SourceOf(trace, a), source_b = SourceOf(trace, b);
   if (source_a.valid() && source_b.valid()) {
     const auto is_fixed = [&trace](PyObject* o) {

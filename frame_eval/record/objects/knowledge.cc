@@ -15,6 +15,7 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/sites.h"
@@ -129,6 +130,7 @@ Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {
     if (trace.repeated_calls) trace.repeated_calls->Meet(*known, true);
     // The same object by another path: replay reaches it by the first one, or has it as a constant.
     if (known->state != ObjectRecord::State::kSource) {
+      MeetAsObject(trace, object);
       if (IsIdentityKind(object)) trace.guards.Identity(id, trace.frames.Here());
       if (PyDict_Check(object)) RefuseWrittenDict(trace, object);  // of globals
     } else if (known->source != id) {
@@ -442,6 +444,7 @@ void AdoptElements(Trace& trace, PyObject* container) {
 }
 
 void MarkMutated(Trace& trace, PyObject* object) {
+  MeetAsObject(trace, object);
   if (ObjectRecord* known = trace.objects.Find(object)) {
     if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
       SpecializeItems(trace, object);  // they are known by their places

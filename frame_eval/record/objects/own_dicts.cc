@@ -7,6 +7,7 @@
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/trace.h"
 
 namespace frametap {
@@ -40,6 +41,7 @@ bool MayHoldOpen(Trace& trace, PyObject* dict) {
 
 // `shadow` is kNone where the value is fixed.
 void KeepValue(Trace& trace, PyObject* dict, PyObject* key, Shadow shadow) {
+  MeetAsObject(trace, dict);
   ObjectRecord* const known = trace.objects.Find(dict);
   known->MutatedIn(trace.epoch);
   if (shadow.kind != Shadow::Kind::kNone) {
@@ -57,7 +59,7 @@ void FixValues(Trace& trace, PyObject* dict) {
   for (const auto& [key, shadow] : known->changes->stored)
     Specialize(trace, PyDict_GetItemWithError(dict, key), shadow);
   known->changes.reset();  // not before: if one cannot be fixed, the segment ends with the dict's present content
-  known->MutatedIn(trace.epoch);
+  if (!IsLent(trace, dict)) known->MutatedIn(trace.epoch);
 }
 
 // An attribute of the dict is read: a method, which may keep a view of it.

@@ -7,6 +7,12 @@
 
 namespace frametap {
 
+// Records a call of a function under functools.lru_cache. One with numbers that are not fixed is to be foretold, if it can be
+// (foretold_calls.h).
 void InvokeCached(Trace& trace, Call& call);
+// Records it as a look-up with known arguments, whose result is the very object. A new entry is a break.
+void InvokeCachedByIdentity(Trace& trace, Call& call);
+// Guards which object it is, if it existed before.
+void FixByIdentity(Trace& trace, PyObject* object);
 
 }  // namespace frametap

@@ -1,4 +1,5 @@
 #include "frame_eval/record/trace/aten_recorder.h"
+#include "frame_eval/record/trace/admitted_ops.h"
 
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/stack.h>
@@ -321,6 +322,10 @@ void AtenRecorder::MayRefuse(const c10::OperatorHandle& op) {
 
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, aten::kKey);
+  if (aten::admits_none) [[unlikely]] {
+    if (!pending) pending = Break{Reason::unknown_operation, op.operator_name().name};
+    TORCH_CHECK(false, op.operator_name(), " is not part of a graph");
+  }
   MayRefuse(op);
   if (pending) {
     AtenPause below;

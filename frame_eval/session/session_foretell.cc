@@ -1,0 +1,126 @@
+// The part of Session that follows the function under a cache before the program asks the cache (foretold_calls.h).
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "frame_eval/record/break_words.h"
+#include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/semantics/cached_calls.h"
+#include "frame_eval/record/trace/admitted_ops.h"
+#include "frame_eval/session/session_parts.h"
+
+namespace frametap {
+
+bool Session::is_foretelling() const {
+  if (!has_foretold || !is_recording()) return false;
+  const ForetoldCall* const call = ForetoldIn(trace());
+  return call != nullptr && call->is_at_work();
+}
+
+// The call is a look-up with known arguments (cached_calls.h).
+static void AskByIdentity(Trace& trace, FrameNote& note) {
+  const ForetoldCall& call = *ForetoldIn(trace);
+  Call now{trace.frames.innermost(), note, call.cached.get(), {}, {}, {}};
+  for (const Ref<>& arg : call.args) now.args.push_back(arg.get());
+  for (const Ref<>& name : call.names) now.names.push_back(name.get());
+  now.shadows.assign(call.shadows.begin(), call.shadows.end());
+  InvokeCachedByIdentity(trace, now);
+  note.op.own_effect = true;
+  ForgetForetold(trace);
+}
+
+bool Session::Foretell(FrameNote& note, const Event& event) {
+  {
+    OwnCode own(thread_);
+    ErrScope keep(thread_.error);
+    bool is_followed = event.op == Op::kCall || event.op == Op::kCallEx;  // or the result is of another operation
+    Step([&] { is_followed ? BeginForetold(trace()) : AskByIdentity(trace(), note); });
+    if (!is_foretelling()) return true;
+  }
+  ForetoldCall& call = *ForetoldIn(trace());
+  Ref<> result;
+  {
+    std::vector<PyObject*> args;
+    for (const Ref<>& arg : call.args) args.push_back(arg.get());
+    const auto named = static_cast<Py_ssize_t>(call.names.size());
+    Ref<> names = named > 0 ? Ref<>::Steal(PyTuple_New(named)) : Ref<>();
+    for (Py_ssize_t i = 0; names && i < named; ++i)
+      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(call.names[static_cast<size_t>(i)].get()));
+    if (named == 0 || names) {
+      result = Ref<>::Steal(PyObject_Vectorcall(call.function.get(), args.data(), args.size() - call.names.size(),
+                                                named > 0 ? names.get() : nullptr));
+    }
+  }
+  aten::admits_none = false;
+  // An interruption of the program is raised where the call would be.
+  const bool is_interrupted = !result && call.stage == ForetoldCall::Stage::kFollowed && PyErr_Occurred() != nullptr &&
+                              !PyErr_ExceptionMatches(PyExc_Exception);
+  if (!is_interrupted) PyErr_Clear();
+  OwnCode own(thread_);
+  ErrScope keep(thread_.error);
+  trace().frames.ClearPending();
+  if (!result || call.stage == ForetoldCall::Stage::kGivenUp) {
+    // A call that raises may not do so the next time.
+    const bool has_raised = call.stage == ForetoldCall::Stage::kFollowed;
+    const bool is_first = has_raised && store_->FirstTold(absl::StrCat("a cached function raises: ",
+                                                                       reinterpret_cast<uintptr_t>(call.cached.get())));
+    if (!is_first) NoteByIdentity(*store_, call.cached.get());
+    Drop({Reason::escaping_object, "an object in the cache of " + CallableName(call.cached.get())});
+    return !is_interrupted;
+  }
+  Step([&] {
+    if (!EndForetold(trace(), note, result.get())) AskByIdentity(trace(), note);
+  });
+  return true;
+}
+
+bool Session::GiveUpForetold() {
+  if (!is_foretelling()) return false;
+  ForetoldCall& call = *ForetoldIn(trace());
+  call.stage = ForetoldCall::Stage::kGivenUp;
+  std::vector<FrameState*>& inlined = trace().frames.inlined;
+  for (size_t i = call.frames; i < inlined.size(); ++i) {
+    NoteOf(*inlined[i]).Part();
+    inlined[i]->traced = false;
+    inlined[i]->observed = true;
+  }
+  inlined.resize(std::min(inlined.size(), call.frames));
+  trace().aten.pending.reset();
+  trace().aten.has_refused = false;
+  trace().frames.ClearPending();
+  return true;
+}
+
+bool Session::IsLeftByForetold(const FrameNote& note) const {
+  return is_foretelling() && ForetoldIn(trace())->stage == ForetoldCall::Stage::kGivenUp && !note.inlined &&
+         !note.suspended;
+}
+
+void Session::RaiseForetold() { PyErr_SetString(PyExc_SystemError, "frametap: a followed call is given up"); }
+
+// The recording is dropped, and the call continues in plain Python.
+void Session::Drop(const Break& given) {
+  const Break reason = InWordsOfUser(given, trace().frames.inlined);
+  const Position at = BreakPosition(trace());
+  const std::vector<FrameState*> frames = trace().frames.inlined;
+  StopRecording(frames, SIZE_MAX, frames.front());
+  publisher_.Abort(reason, at, false);
+}
+
+bool Session::DropForCache(const Break& given) {
+  const Ref<> cached = TakeBlamed(given);
+  if (!cached) return false;
+  NoteByIdentity(*store_, cached.get());
+  Drop(given);
+  return true;
+}
+
+bool Session::NoteCache(const Break& why) {
+  const Ref<> cached = TakeBlamed(why);
+  if (cached) NoteByIdentity(*store_, cached.get());
+  return static_cast<bool>(cached);
+}
+
+}  // namespace frametap
