@@ -67,7 +67,7 @@ bool Session::Foretell(FrameNote& note, const Event& event) {
     const bool is_first = has_raised && store_->FirstTold(absl::StrCat("a cached function raises: ",
                                                                        reinterpret_cast<uintptr_t>(call.cached.get())));
     if (!is_first) NoteByIdentity(*store_, call.cached.get());
-    Drop({Reason::escaping_object, "an object in the cache of " + CallableName(call.cached.get())});
+    Drop({Reason::done_once, CallableName(call.cached.get())});
     return !is_interrupted;
   }
   Step([&] {

@@ -274,6 +274,8 @@ bool WantForetold(Trace& trace, const Call& call) {
     if (!IsPartOfKey(trace, call.args[i], call.shadows[i], &is_open)) return false;
   }
   if (!is_open) return false;
+  const CacheEntry entry = EntryOf(parts, call.args.data(), call.args.size(), call.names.data(), call.names.size());
+  if (PyObject* const found = entry.result(); found != nullptr && IsTensor(found)) return false;  // F2
   Foretold* here = Find(trace);
   if (here == nullptr) here = Now().all.emplace_back(new Foretold{&trace, nullptr, {}}).get();
   has_foretold = true;
