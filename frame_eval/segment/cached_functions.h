@@ -18,7 +18,7 @@ struct CacheLink {
   PyObject *key, *result;
 };
 
-// The objects that the function shows to the garbage collector. All borrowed.
+// Fields of the cached function. All borrowed.
 struct CacheParts {
   PyObject* cache = nullptr;     // the dict; null: unknown
   PyObject* function = nullptr;  // the one that is called for a missing entry

@@ -124,8 +124,10 @@ class Session : public FrameFilter, public Tracer {
   bool Foretell(FrameNote& note, const Event& event);
   // Gives up the followed call, if there is one, and returns whether there was.
   bool GiveUpForetold();
-  bool IsLeftByForetold(const FrameNote& note) const;
+  bool IsLeftByForetold(const FrameNote& note) const { return has_foretold && IsLeftNow(note); }
+  bool IsLeftNow(const FrameNote& note) const;
   static void RaiseForetold();
+  // Leaves the recording without a segment. Plain Python continues the call.
   void Drop(const Break& given);
   // Drops a recording that ends because of an object of a cache. Returns false if it ends otherwise.
   bool DropForCache(const Break& given);

@@ -192,9 +192,7 @@ void Session::End(const Break& given, const FrameState* until) {
   const bool waits = row.once && !(reason.reason == Reason::import_statement && store_->options().fullgraph);
   if (EntryPoint& entry = publisher_.entry_point(); waits && !entry.put_off) {
     entry.put_off = true;
-    StopRecording(frames, SIZE_MAX, &trace().frames.base());
-    publisher_.Abort(reason, at, false);
-    return;
+    return Drop(given);
   }
   if (RefusedCall::Is(*store_, reason.reason)) {
     const auto handles = [](const FrameState* f) { return f->handlers > 0; };

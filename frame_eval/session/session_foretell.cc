@@ -24,7 +24,8 @@ static void AskByIdentity(Trace& trace, FrameNote& note) {
   const ForetoldCall& call = *ForetoldIn(trace);
   Call now{trace.frames.innermost(), note, call.cached.get(), {}, {}, {}};
   for (const Ref<>& arg : call.args) now.args.push_back(arg.get());
-  for (const Ref<>& name : call.names) now.names.push_back(name.get());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names.get()); ++i)
+    now.names.push_back(PyTuple_GET_ITEM(call.names.get(), i));
   now.shadows.assign(call.shadows.begin(), call.shadows.end());
   InvokeCachedByIdentity(trace, now);
   note.op.own_effect = true;
@@ -40,19 +41,10 @@ bool Session::Foretell(FrameNote& note, const Event& event) {
     if (!is_foretelling()) return true;
   }
   ForetoldCall& call = *ForetoldIn(trace());
-  Ref<> result;
-  {
-    std::vector<PyObject*> args;
-    for (const Ref<>& arg : call.args) args.push_back(arg.get());
-    const auto named = static_cast<Py_ssize_t>(call.names.size());
-    Ref<> names = named > 0 ? Ref<>::Steal(PyTuple_New(named)) : Ref<>();
-    for (Py_ssize_t i = 0; names && i < named; ++i)
-      PyTuple_SET_ITEM(names.get(), i, Py_NewRef(call.names[static_cast<size_t>(i)].get()));
-    if (named == 0 || names) {
-      result = Ref<>::Steal(PyObject_Vectorcall(call.function.get(), args.data(), args.size() - call.names.size(),
-                                                named > 0 ? names.get() : nullptr));
-    }
-  }
+  const std::vector<PyObject*> args = call.Arguments();
+  const auto named = static_cast<size_t>(PyTuple_GET_SIZE(call.names.get()));
+  Ref<> result = Ref<>::Steal(PyObject_Vectorcall(call.function.get(), args.data(), args.size() - named,
+                                                  named > 0 ? call.names.get() : nullptr));
   aten::admits_none = false;
   // An interruption of the program is raised where the call would be.
   const bool is_interrupted = !result && call.stage == ForetoldCall::Stage::kFollowed && PyErr_Occurred() != nullptr &&
@@ -93,14 +85,13 @@ bool Session::GiveUpForetold() {
   return true;
 }
 
-bool Session::IsLeftByForetold(const FrameNote& note) const {
+bool Session::IsLeftNow(const FrameNote& note) const {
   return is_foretelling() && ForetoldIn(trace())->stage == ForetoldCall::Stage::kGivenUp && !note.inlined &&
          !note.suspended;
 }
 
 void Session::RaiseForetold() { PyErr_SetString(PyExc_SystemError, "frametap: a followed call is given up"); }
 
-// The recording is dropped, and the call continues in plain Python.
 void Session::Drop(const Break& given) {
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   const Position at = BreakPosition(trace());
@@ -110,9 +101,7 @@ void Session::Drop(const Break& given) {
 }
 
 bool Session::DropForCache(const Break& given) {
-  const Ref<> cached = TakeBlamed(given);
-  if (!cached) return false;
-  NoteByIdentity(*store_, cached.get());
+  if (!NoteCache(given)) return false;
   Drop(given);
   return true;
 }

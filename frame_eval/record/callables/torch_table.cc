@@ -141,11 +141,15 @@ void SwitchAttention(Trace& trace, Call& call) {
   call.note.op.opaque_operation = true;
 }
 
+PyObject* TorchFunctions() {
+  static PyObject* const functions = Must(PyImport_ImportModule("torch._C")).Release();
+  return functions;
+}
+
 // Guards what a function of torch._C without arguments answers about the process. The answer at the entry counts: a trace that
 // changes it asks before.
 void ReadProcess(Trace& trace, const char* name) {
-  const Ref<> functions = Must(PyImport_ImportModule("torch._C"));
-  const Ref<> function = Must(PyObject_GetAttrString(functions.get(), name));
+  const Ref<> function = Must(PyObject_GetAttrString(TorchFunctions(), name));
   trace.guards.Answer(function.get(), name, trace.frames.Here());
 }
 
@@ -175,12 +179,11 @@ void SwitchProcess(Trace& trace, Call& call) {
   if (name == kSetOrder ? !IsRowOfDigits(value) : !PyBool_Check(value)) throw Refusal(call.callable);  // it may raise
   SpecializeArguments(trace, call, 0, false);
   ReadProcess(trace, getter);
-  static PyObject* const functions = Must(PyImport_ImportModule("torch._C")).Release();
-  SourceOrPin(trace, functions);
+  SourceOrPin(trace, TorchFunctions());
   const Ref<> kept =
       PyBool_Check(value) ? Ref<>::New(value) : Must(PySequence_Tuple(value));  // a list may change later
   if (!IsScalar(kept.get())) TrackCreated(trace, kept.get());
-  PushEffect(trace, Effect::Kind::kCall, functions, name, {kept.get()}, {Shadow()});
+  PushEffect(trace, Effect::Kind::kCall, TorchFunctions(), name, {kept.get()}, {Shadow()});
   trace.effects.pending.back().nodes_before = PendingEffect::kSeenByNobody;
 }
 

@@ -30,6 +30,19 @@ namespace frametap {
 
 static void ReadBufferRegistration(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
 
+static PyObject* DictOfModule(PyObject* owner, const char* which) {
+  PyObject* const own = InstanceDict(owner);
+  return own != nullptr ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
+}
+
+static bool Holds(PyObject* dict, PyObject* name) { return dict != nullptr && ItemQuietly(dict, name) != nullptr; }
+
+// Returns whether the store is of a parameter or submodule, or in the place of one.
+static bool StoresPart(PyObject* owner, PyObject* name, PyObject* value) {
+  return PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
+         Holds(DictOfModule(owner, "_parameters"), name) || Holds(DictOfModule(owner, "_modules"), name);
+}
+
 // Stores an attribute of a module that existed before, as nn.Module.__setattr__ does.
 static void StoreInModule(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value,
                           Shadow shadow) {
@@ -37,12 +50,7 @@ static void StoreInModule(Trace& trace, FrameNote& note, PyObject* owner, PyObje
   ObjectRecord* known = trace.objects.Find(owner);
   GuardTypeOrIdentity(trace, owner);
   PyObject* own = InstanceDict(owner);
-  const auto dict_of = [&](const char* which) {
-    return own ? ItemQuietly(own, Must(PyUnicode_InternFromString(which)).get()) : nullptr;
-  };
-  const auto holds = [&](PyObject* dict) { return dict != nullptr && ItemQuietly(dict, name) != nullptr; };
-  if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter) ||
-      holds(dict_of("_parameters")) || holds(dict_of("_modules"))) {
+  if (StoresPart(owner, name, value)) {
     throw Break{Reason::unknown_mutation, "a parameter or submodule is assigned: " + Qualified(type, name)};
   }
   // That it is neither is its type's to say.
@@ -58,7 +66,7 @@ static void StoreInModule(Trace& trace, FrameNote& note, PyObject* owner, PyObje
     PyObject* const is_kept = own_of_tensor != nullptr ? ItemQuietly(own_of_tensor, kept_name) : nullptr;
     PyObject* const others = own != nullptr ? ItemQuietly(own, others_name) : nullptr;
     const bool is_told = assigned.valid() && is_kept != nullptr && PyBool_Check(is_kept) && others != nullptr &&
-                         PySet_CheckExact(others) && holds(dict_of("_buffers"));
+                         PySet_CheckExact(others) && Holds(DictOfModule(owner, "_buffers"), name);
     for (PyObject* mark : kMarks) {
       if (is_told && mark == kMarks[0] && ItemQuietly(own_of_tensor, mark) == Py_True) {
         trace.guards.Value(trace.guards.Child(assigned, Accessor::kAttr, 0, mark, Py_True), trace.frames.Here());
@@ -79,12 +87,12 @@ static void StoreInModule(Trace& trace, FrameNote& note, PyObject* owner, PyObje
   }
   note.op.opaque_operation = true;
   for (const char* which : {"_parameters", "_modules", "_buffers"}) {
-    PyObject* dict = dict_of(which);
+    PyObject* dict = DictOfModule(owner, which);
     Ref<> dict_name = Must(PyUnicode_InternFromString(which));
     if (dict == nullptr) throw Break{Reason::unknown_mutation, Qualified(type, name)};
     RefuseMutatedDict(trace, dict);
     SourceId source = trace.guards.Child(known->source, Accessor::kAttr, 0, dict_name.get(), dict);
-    if (holds(dict)) {
+    if (Holds(dict, name)) {
       // A buffer gets a new tensor.
       if (!IsTensor(value) && value != Py_None) throw Break{Reason::unknown_mutation, Qualified(type, name)};
       ReadBufferRegistration(trace, note, owner, name);
@@ -105,13 +113,8 @@ bool StoreByModule(Trace& trace, Call& call) {
   PyObject *const owner = call.args[0], *const value = call.args[2];
   if (!PyObject_TypeCheck(owner, Objects().module) || !SourceOf(trace, owner).valid()) return false;
   const Ref<> name = Interned(call.args[1]);
-  PyObject* const own = InstanceDict(owner);
-  for (const char* which : {"_parameters", "_modules"}) {
-    const Ref<> key = Must(PyUnicode_InternFromString(which));
-    PyObject* const dict = own != nullptr ? ItemQuietly(own, key.get()) : nullptr;
-    if (dict == nullptr || ItemQuietly(dict, name.get()) != nullptr) return false;
-  }
-  if (PyObject_TypeCheck(value, Objects().module) || PyObject_TypeCheck(value, Objects().parameter)) return false;
+  const bool is_ready = DictOfModule(owner, "_parameters") != nullptr && DictOfModule(owner, "_modules") != nullptr;
+  if (!is_ready || StoresPart(owner, name.get(), value)) return false;
   GuardTypeOrIdentity(trace, call.callable);
   Specialize(trace, call.args[1], call.shadows[1]);
   trace.guards.ReadsName(name.get());

@@ -223,8 +223,13 @@ Shadow Lend(Trace& trace, const ForetoldCall& call, PyObject* foretold, Shadow s
 
 bool has_foretold = false;
 
-ForetoldCall* ForetoldIn(const Trace& trace) {
-  if (!has_foretold) return nullptr;
+std::vector<PyObject*> ForetoldCall::Arguments() const {
+  std::vector<PyObject*> all;
+  for (const Ref<>& arg : args) all.push_back(arg.get());
+  return all;
+}
+
+ForetoldCall* FindForetold(const Trace& trace) {
   Foretold* const here = Find(trace);
   return here != nullptr ? here->call.get() : nullptr;
 }
@@ -284,7 +289,9 @@ bool WantForetold(Trace& trace, const Call& call) {
   foretold.cached = Ref<>::New(call.callable);
   foretold.function = Ref<>::New(parts.function);
   for (PyObject* arg : call.args) foretold.args.push_back(Ref<>::New(arg));
-  for (PyObject* name : call.names) foretold.names.push_back(Ref<>::New(name));
+  foretold.names = Must(PyTuple_New(static_cast<Py_ssize_t>(call.names.size())));
+  for (size_t i = 0; i < call.names.size(); ++i)
+    PyTuple_SET_ITEM(foretold.names.get(), static_cast<Py_ssize_t>(i), Py_NewRef(call.names[i]));
   foretold.shadows.assign(call.shadows.begin(), call.shadows.end());
   return true;
 }
@@ -298,7 +305,8 @@ void BeginForetold(Trace& trace) {
   pending.args.clear();
   pending.names.clear();
   for (const Ref<>& arg : call.args) pending.args.push_back(arg.get());
-  for (const Ref<>& name : call.names) pending.names.push_back(name.get());
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names.get()); ++i)
+    pending.names.push_back(PyTuple_GET_ITEM(call.names.get(), i));
   pending.shadows = call.shadows;
   call.frames = trace.frames.inlined.size();
   call.effects = trace.effects.pending.size();
@@ -371,19 +379,15 @@ bool EndForetold(Trace& trace, FrameNote& note, PyObject* result) {
   if (!is_pure || !IsForetold(trace, call, result, call.shadow)) Blame(call.cached.get());
   call.result = Ref<>::New(result);
   const CacheParts parts = PartsOfCached(call.cached.get());
-  std::vector<PyObject*> values{result}, names;
-  std::vector<Shadow> shadows{call.shadow};
-  for (size_t i = 0; i < call.args.size(); ++i) values.push_back(call.args[i].get());
-  for (const Ref<>& name : call.names) names.push_back(name.get());
-  const CacheEntry entry = EntryOf(parts, values.data() + 1, call.args.size(), names.data(), names.size());
+  std::vector<PyObject*> values = call.Arguments();
+  const CacheEntry entry =
+      EntryOf(parts, values.data(), values.size(), reinterpret_cast<PyTupleObject*>(call.names.get())->ob_item,
+              static_cast<size_t>(PyTuple_GET_SIZE(call.names.get())));
   const bool is_other = entry.found != nullptr && !IsAsForetold(trace, result, entry.result());
   if (entry.is_doubtful || is_other) return false;
-  shadows.insert(shadows.end(), call.shadows.begin(), call.shadows.end());
-  const Ref<> by_name = Must(PyTuple_New(static_cast<Py_ssize_t>(names.size())));
-  for (size_t i = 0; i < names.size(); ++i)
-    PyTuple_SET_ITEM(by_name.get(), static_cast<Py_ssize_t>(i), Py_NewRef(names[i]));
-  values.insert(values.begin() + 1, by_name.get());
-  shadows.insert(shadows.begin() + 1, Shadow());
+  values.insert(values.begin(), {result, call.names.get()});
+  std::vector<Shadow> shadows = call.shadows;
+  shadows.insert(shadows.begin(), {call.shadow, Shadow()});
   if (trace.effects.undo) trace.effects.undo->Before(Effect::Kind::kCall, call.cached.get(), kAsk);
   PushEffect(trace, Effect::Kind::kCall, call.cached.get(), kAsk, values, std::move(shadows));
   note.op.own_effect = true;

@@ -33,8 +33,9 @@ struct ForetoldCall {
   };
   Stage stage = Stage::kWanted;
   Ref<> cached, function;
-  std::vector<Ref<>> args, names;  // as in Call
+  std::vector<Ref<>> args;  // keyword values last
   std::vector<Shadow> shadows;
+  Ref<> names;  // keyword names, a tuple
   // As the followed call began:
   size_t frames = 0, effects = 0, decisions = 0, mutated = 0;
   int64_t taken = 0;
@@ -45,10 +46,13 @@ struct ForetoldCall {
   Ref<> result;
   Shadow shadow;
   bool is_at_work() const { return stage == Stage::kFollowed || stage == Stage::kGivenUp; }
+  std::vector<PyObject*> Arguments() const;
 };
 
+extern bool has_foretold;  // in some recording: each instruction asks, and nearly none has any
+ForetoldCall* FindForetold(const Trace& trace);
 // The call that is at work in a recording. Null if there is none.
-ForetoldCall* ForetoldIn(const Trace& trace);
+inline ForetoldCall* ForetoldIn(const Trace& trace) { return has_foretold ? FindForetold(trace) : nullptr; }
 void ForgetForetold(const Trace& trace);    // the call alone
 void EndForetoldCalls(const Trace& trace);  // the recording ends
 
@@ -68,7 +72,6 @@ Shadow AskedResult(Trace& trace, PyObject* result);
 // Whether the object is of a cache, and used by its value (F4).
 bool IsLent(const Trace& trace, PyObject* object);
 [[noreturn]] void ThrowLent(const Trace& trace, PyObject* object);
-extern bool has_foretold;  // in some recording
 // Ends the recording if the object is of a cache: it is about to count as this very object.
 inline void MeetAsObject(const Trace& trace, PyObject* object) {
   if (has_foretold && IsLent(trace, object)) [[unlikely]]
