@@ -613,7 +613,7 @@ def l23_regular_expressions(tree: Tree) -> list[str]:
 EFFECT_PLACES = {
     "frame_eval/replay/run_graph.cc": "the cache of autocast",
     "frame_eval/replay/reify.cc": "the frame of a generator that runs",
-    "frame_eval/segment/cached_functions.h": "a call that asks a cache",
+    "frame_eval/replay/cached_entries.cc": "a call that asks a cache",
     "python/bindings/compiled.cc": "the frame of a generator, and the field of a state",
     "ir/text/verify.cc": "the frame of a generator",
 }
@@ -804,7 +804,6 @@ OP_NAMES = {
     "frame_eval/record/callables/": "functions of Python that have the names of operators",
     "frame_eval/record/numbers/numbers.cc": "the node of each comparison of Python",
     "frame_eval/record/numbers/numbers_in_tensors.cc": "the ops that a list as an index makes",
-    "frame_eval/record/trace/attention_nodes.cc": "the ops that ask for the switches of attention",
     "frame_eval/record/numbers/symbolic_args.cc": "the ops that an index or a reflected operator makes",
 }
 OP_ROW = re.compile(r"^OP\((\w+)", re.MULTILINE)

@@ -5,7 +5,7 @@
 #include "frame_eval/cpython/exception_table.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/dcheck.h"
 
@@ -65,7 +65,7 @@ Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
       thread(entry.state, entry.backends),
       numbers(NumbersOpenIn(store, entry.has_marks)),
       repeated_calls(RepeatedCalls::For(*this)) {
-  aten.foretells_sizes = store.backend().assumptions().static_sizes;
+  aten.predicts_sizes = store.backend().assumptions().static_sizes;
   aten.place = [this] { return PlaceOf(*this, frames.inlined.size() - 1); };
   const Position at = PositionOf(*this, base.code, base.offset);
   entry.function = at.function;
@@ -73,10 +73,7 @@ Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
   frames.inlined.push_back(&base);
 }
 
-Trace::~Trace() {
-  aten.Stop();
-  EndForetoldCalls(*this);
-}
+Trace::~Trace() { aten.Stop(); }
 
 void Rewind(Trace& trace, const Mark& mark) {
   FT_DCHECK(mark.effects <= trace.effects.Now() && mark.decisions <= trace.decisions.size());  // effects/E1

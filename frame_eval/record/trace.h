@@ -39,6 +39,7 @@
 namespace frametap {
 
 class RepeatedCalls;
+struct Predictions;
 
 // The recording as it began.
 struct Entry {
@@ -97,6 +98,7 @@ struct Trace {
   std::vector<Registration> kernels;  // as in Segment
   ModuleCallGlobals module_calls;
   std::unique_ptr<RepeatedCalls> repeated_calls;  // null: there are none
+  std::unique_ptr<Predictions> predictions;       // null: no call is predicted (predicted_calls.h)
   uint32_t epoch = 1;
   bool ends_at_blocks = false;  // of inference mode: an earlier recording has ended in one, or the backend loses it
 

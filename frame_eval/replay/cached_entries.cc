@@ -103,11 +103,11 @@ class Questions {
     const AskedCall call = AskedCallOf(now.call.get());
     PyObject** const names = reinterpret_cast<PyTupleObject*>(call.names)->ob_item;
     const auto named = static_cast<size_t>(PyTuple_GET_SIZE(call.names));
-    PyObject* const foretold = call.foretold;
+    PyObject* const predicted = call.predicted;
     const CacheEntry entry = EntryOf(parts, call.args, call.count, names, named);
     if (entry.is_doubtful) return false;
     if (PyObject* const found = entry.result(); found != nullptr) {
-      if (!IsSame(foretold, found) || IsChangeable(found)) return false;
+      if (!IsSame(predicted, found) || IsChangeable(found)) return false;
     }
     // A call before this one fills the cache for the same arguments.
     for (const Asked& before : asked_) {
@@ -117,7 +117,7 @@ class Questions {
       const AskedCall other = AskedCallOf(before.call.get());
       bool is_alike = true;
       for (size_t i = 0; i < call.count && is_alike; ++i) is_alike = MayBeSameArgument(other.args[i], call.args[i]);
-      if (is_alike && !IsSame(other.foretold, foretold)) return false;
+      if (is_alike && !IsSame(other.predicted, predicted)) return false;
     }
     asked_.push_back(std::move(now));
     return true;
@@ -179,6 +179,8 @@ class Questions {
 };
 
 }  // namespace
+
+static bool AsksCache(const Effect& effect) { return effect.kind == Effect::Kind::kAsk; }
 
 bool CachesAgree(const Segment& segment, MissReport* miss) {
   const std::vector<Effect>& effects = segment.ir.effects;

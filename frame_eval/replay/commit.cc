@@ -105,9 +105,19 @@ bool CommitEffect<Effect::Kind::kState>(const EffectStep& step) {
 
 template <>
 bool CommitEffect<Effect::Kind::kCall>(const EffectStep& step) {
-  if (AsksCache(step.effect)) return AskCache(step.target, step.value);
   const Ref<> method = EffectMethod(step.target, step.name);
   return method && Ref<>::Steal(PyObject_CallObject(method.get(), step.value));
+}
+
+template <>
+bool CommitEffect<Effect::Kind::kAsk>(const EffectStep& step) {
+  return AskCache(step.target, AskedCallOf(step.value));
+}
+
+template <>
+bool CommitEffect<Effect::Kind::kLookUp>(const EffectStep& step) {
+  PyObject** const items = reinterpret_cast<PyTupleObject*>(step.value)->ob_item;
+  return AskCache(step.target, {nullptr, items[0], items + 1, static_cast<size_t>(PyTuple_GET_SIZE(step.value)) - 1});
 }
 
 template <>

@@ -9,34 +9,6 @@
 namespace frametap {
 namespace {
 
-// Layout of CPython's lru_cache_object, likewise. The fields after `mark` are left out.
-struct CachedLayout {
-  CacheLink root;
-  void* wrapper;
-  int is_typed;
-  PyObject* cache;
-  Py_ssize_t hits;
-  PyObject* function;
-  Py_ssize_t maxsize, misses;
-  PyObject* mark;
-};
-
-// Whether the layout is the one of this Python.
-bool IsLayoutKnown() {
-  static const bool is_known = [] {
-    const Ref<> functools = Must(PyImport_ImportModule("functools"));
-    const Ref<> length = Must(PyObject_GetAttrString(functools.get(), "cmp_to_key"));
-    const Ref<> decorate = Must(PyObject_CallMethod(functools.get(), "lru_cache", "iO", 3, Py_True));
-    const Ref<> made = Must(PyObject_CallOneArg(decorate.get(), length.get()));
-    if (Py_TYPE(made.get()) != Objects().cached_function) return false;
-    const auto* const fields = reinterpret_cast<const CachedLayout*>(made.get());
-    return fields->function == length.get() && fields->maxsize == 3 && fields->is_typed == 1 && fields->hits == 0 &&
-           fields->misses == 0 && fields->cache != nullptr && PyDict_CheckExact(fields->cache) &&
-           fields->mark != nullptr && Py_TYPE(fields->mark) == &PyBaseObject_Type;
-  }();
-  return is_known;
-}
-
 // Compares and hashes as a tuple does.
 bool IsPlainTuple(PyObject* object) { return PyTuple_CheckExact(object) || Py_TYPE(object) == Objects().size; }
 
@@ -109,12 +81,6 @@ PyObject* CacheEntry::result() const {
   return reinterpret_cast<CacheLink*>(found)->result;
 }
 
-CacheParts PartsOfCached(PyObject* cached) {
-  if (!IsLayoutKnown()) return {};
-  const auto* const fields = reinterpret_cast<const CachedLayout*>(cached);
-  return {fields->cache, fields->function, fields->mark, fields->is_typed != 0};
-}
-
 CacheEntry EntryOf(const CacheParts& parts, PyObject* const* args, size_t count, PyObject* const* names, size_t named) {
   const ErrScope keep;
   CacheEntry entry;
@@ -147,45 +113,44 @@ AskedCall AskedCallOf(PyObject* value) {
   return {items[0], items[1], items + 2, static_cast<size_t>(PyTuple_GET_SIZE(value)) - 2};
 }
 
-bool AskCache(PyObject* cached, PyObject* value) {
-  const AskedCall call = AskedCallOf(value);
+bool AskCache(PyObject* cached, const AskedCall& call) {
   const auto named = static_cast<size_t>(PyTuple_GET_SIZE(call.names));
   PyObject* const names = named > 0 ? call.names : nullptr;
   return static_cast<bool>(Ref<>::Steal(PyObject_Vectorcall(cached, call.args, call.count - named, names)));
 }
 
-static bool IsSameResult(PyObject* foretold, PyObject* result, absl::FunctionRef<bool(PyObject*)> is_standing,
+static bool IsSameResult(PyObject* predicted, PyObject* result, absl::FunctionRef<bool(PyObject*)> is_standing,
                          int depth) {
   constexpr int kDeepest = 16;
-  if (foretold == result) return true;
-  if (Py_TYPE(foretold) != Py_TYPE(result) || is_standing(foretold) || depth > kDeepest) return false;
+  if (predicted == result) return true;
+  if (Py_TYPE(predicted) != Py_TYPE(result) || is_standing(predicted) || depth > kDeepest) return false;
   const auto are_same = [&](PyObject* a, PyObject* b) { return IsSameResult(a, b, is_standing, depth + 1); };
-  if (PyLong_CheckExact(foretold) || PyUnicode_CheckExact(foretold)) {
-    return PyObject_RichCompareBool(foretold, result, Py_EQ) == 1;
+  if (PyLong_CheckExact(predicted) || PyUnicode_CheckExact(predicted)) {
+    return PyObject_RichCompareBool(predicted, result, Py_EQ) == 1;
   }
-  if (PyFloat_CheckExact(foretold)) {
-    return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(foretold)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(result));
+  if (PyFloat_CheckExact(predicted)) {
+    return std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(predicted)) == std::bit_cast<uint64_t>(PyFloat_AS_DOUBLE(result));
   }
-  if (PyTuple_CheckExact(foretold) || PyList_CheckExact(foretold)) {
-    const Py_ssize_t size = PySequence_Fast_GET_SIZE(foretold);
+  if (PyTuple_CheckExact(predicted) || PyList_CheckExact(predicted)) {
+    const Py_ssize_t size = PySequence_Fast_GET_SIZE(predicted);
     if (PySequence_Fast_GET_SIZE(result) != size) return false;
     for (Py_ssize_t i = 0; i < size; ++i) {
-      if (!are_same(PySequence_Fast_GET_ITEM(foretold, i), PySequence_Fast_GET_ITEM(result, i))) return false;
+      if (!are_same(PySequence_Fast_GET_ITEM(predicted, i), PySequence_Fast_GET_ITEM(result, i))) return false;
     }
     return true;
   }
-  if (!PyDict_CheckExact(foretold) || PyDict_GET_SIZE(foretold) != PyDict_GET_SIZE(result)) return false;
+  if (!PyDict_CheckExact(predicted) || PyDict_GET_SIZE(predicted) != PyDict_GET_SIZE(result)) return false;
   PyObject *key, *value, *other_key, *other;
   Py_ssize_t at = 0, at_other = 0;
-  while (PyDict_Next(foretold, &at, &key, &value)) {
+  while (PyDict_Next(predicted, &at, &key, &value)) {
     if (!PyDict_Next(result, &at_other, &other_key, &other)) return false;
     if (!are_same(key, other_key) || !are_same(value, other)) return false;
   }
   return true;
 }
 
-bool IsSameResult(PyObject* foretold, PyObject* result, absl::FunctionRef<bool(PyObject*)> is_standing) {
-  return IsSameResult(foretold, result, is_standing, 0);
+bool IsSameResult(PyObject* predicted, PyObject* result, absl::FunctionRef<bool(PyObject*)> is_standing) {
+  return IsSameResult(predicted, result, is_standing, 0);
 }
 
 }  // namespace frametap

@@ -119,6 +119,17 @@ void SegmentCache::LeftAlone(Reason reason, PyCodeObject* code, int offset) {
   Log({LogEntry::Kind::kAbort, at.function, row.name, row.text, row.advice, at, {}});
 }
 
+void SegmentCache::NoteByIdentity(PyObject* cached) {
+  Ref<> weak = Ref<>::Steal(PyWeakref_NewRef(cached, nullptr));
+  PyErr_Clear();
+  if (weak) by_identity_.insert_or_assign(cached, std::move(weak));
+}
+
+bool SegmentCache::IsByIdentity(PyObject* cached) const {
+  const auto known = by_identity_.find(cached);
+  return known != by_identity_.end() && PyWeakref_GET_OBJECT(known->second.get()) == cached;
+}
+
 void SegmentCache::Reset() {
   // Destructors may run Python code that comes back here: empty the members first.
   auto entries = std::move(entries_);

@@ -166,6 +166,9 @@ class SegmentCache {
   // A segment whose backend takes sizes for constants has missed for one: the next leave them open.
   void NoteOtherSizes() { other_sizes_ = true; }
   bool has_other_sizes() const { return other_sizes_; }
+  // Functions under functools.lru_cache whose entries later recordings guard by which objects they are.
+  void NoteByIdentity(PyObject* cached);
+  bool IsByIdentity(PyObject* cached) const;
   // Whether graphs may take for granted what a run has to find out; not any more once that was not so.
   bool speculates() const { return speculates_; }
   void StopSpeculating() { speculates_ = false; }
@@ -187,6 +190,7 @@ class SegmentCache {
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
   absl::flat_hash_set<std::string> told_, changing_;
+  absl::flat_hash_map<PyObject*, Ref<>> by_identity_;  // with weak references
   bool speculates_ = true;
   bool other_sizes_ = false;
   Counted<"stores of segments"> counted_;

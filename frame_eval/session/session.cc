@@ -174,7 +174,7 @@ void Session::Enter(FrameState& f) {
     return;
   }
   OwnCode own(thread_);
-  if (IsLeftByForetold(*note) && !IsFinaliser(trace(), f)) [[unlikely]] {
+  if (IsLeftByPrediction(*note) && !IsFinaliser(trace(), f)) [[unlikely]] {
     f.observed = true;
     return;
   }
@@ -187,14 +187,14 @@ void Session::Enter(FrameState& f) {
     return;
   }
   // A generator that is given up ends with its blocks.
-  if (f.is_generator && PyBytes_GET_SIZE(f.code->co_exceptiontable) > 0 && GiveUpForetold()) [[unlikely]] {
+  if (f.is_generator && PyBytes_GET_SIZE(f.code->co_exceptiontable) > 0 && GiveUpPrediction()) [[unlikely]] {
     f.observed = true;
     return;
   }
   if (f.code == OwnExecutable() || PlansEinsum(f.code)) {
     f.code == OwnExecutable() ? End({Reason::own_executable, "a quantized model"}, &f)
                               : End({Reason::unknown_callable, "opt_einsum.contract_path"}, &f);
-    f.observed = IsLeftByForetold(*note);
+    f.observed = IsLeftByPrediction(*note);
     return;
   }
   if (AwaitsCheckpointed(trace(), f.code)) {
@@ -205,7 +205,7 @@ void Session::Enter(FrameState& f) {
     SeeOpsOfKernel(true);
   }
   Step([&] { recorder().EnterInlined(f, *note); });
-  if (IsLeftByForetold(*note)) [[unlikely]]
+  if (IsLeftByPrediction(*note)) [[unlikely]]
     f.observed = true;
 }
 
@@ -283,9 +283,9 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
     refusal_.Raise();
     return Go::kRaise;
   }
-  if (IsLeftByForetold(note)) [[unlikely]] {
+  if (IsLeftByPrediction(note)) [[unlikely]] {
     if (ClosesHandler(f) || (f.handlers > 0 && !FindHandler(f.code, f.offset / 2, &covering))) return Go::kOn;
-    RaiseForetold();
+    RaiseGivenUp();
     return Go::kRaise;
   }
   if (is_recording()) {
@@ -321,8 +321,8 @@ Tracer::Go Session::AtInstruction(FrameState& f) {
       if (!IsHandlerStep(f)) recorder().MarkInstruction(f, note);
     }
     if (note.inlined) Inspect(f);
-    if (IsLeftByForetold(note)) [[unlikely]] {
-      RaiseForetold();
+    if (IsLeftByPrediction(note)) [[unlikely]] {
+      RaiseGivenUp();
       return Go::kRaise;
     }
     return Go::kOn;
@@ -399,10 +399,10 @@ void Session::BeforeInRecording(FrameState& f, FrameNote& note, const Event& eve
       PyTypeObject* const used = made_classes_.UsedBy(event);
       if (used != nullptr) throw Break{Reason::class_statement, "each call makes another " + TypeName(used)};
     }
-    const bool is_followed = ForetoldIn(trace()) != nullptr;
+    const bool is_followed = PredictedIn(trace()) != nullptr;
     recorder().Before(f, note, event);
     if (is_followed) [[unlikely]]
-      MeetInForetold(trace(), note, event);
+      MeetInPrediction(trace(), note, event);
     if (SelfChecking()) [[unlikely]]
       MustFit(FaultOfAnswer(f, event));
     note.op.own_effect = trace().effects.pending.size() != effects;
@@ -415,10 +415,10 @@ bool Session::Before(FrameState& f, const Event& event) {
   FrameNote& note = NoteOf(f);
   if (!is_recording() || !note.inlined) return true;
   BeforeInRecording(f, note, event);
-  if (has_foretold && is_recording() && ForetoldIn(trace()) != nullptr) [[unlikely]] {
-    if (ForetoldIn(trace())->stage == ForetoldCall::Stage::kWanted) return Foretell(note, event);
-    if (IsLeftByForetold(note)) {
-      RaiseForetold();
+  if (is_recording() && PredictedIn(trace()) != nullptr) [[unlikely]] {
+    if (PredictedIn(trace())->stage == PredictedCall::Stage::kWanted) return Predict(note, event);
+    if (IsLeftByPrediction(note)) {
+      RaiseGivenUp();
       return false;
     }
   }
@@ -457,12 +457,12 @@ void Session::Raised(FrameState& f, const Event& event) {
   trace().aten.ExpectNothing();
   if (!begun) recorder().BeginWithoutBefore(f, note);
   recorder().Raised(f, note, event);
-  if (ForetoldIn(trace()) != nullptr) [[unlikely]] {
-    if (is_foretelling()) {
-      if (trace().aten.pending) GiveUpForetold();
+  if (PredictedIn(trace()) != nullptr) [[unlikely]] {
+    if (is_predicting()) {
+      if (trace().aten.pending) GiveUpPrediction();
       return;
     }
-    ForgetForetold(trace());  // the program's own call
+    trace().predictions->call.reset();  // the program's own call
   }
   // The segment ends before the instruction that raises; whether anybody catches it is the frame's own business.
   if (store_->options().fullgraph) {

@@ -34,7 +34,7 @@
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/record/objects/made_classes.h"
 #include "frame_eval/record/recorder.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/segment.h"
@@ -119,21 +119,23 @@ class Session : public FrameFilter, public Tracer {
   void ConfirmSuspicion(bool returned);
   // (Inline, as each event of a recording comes here: a call more was 0.4 % of a first call.)
   [[gnu::always_inline]] inline void BeforeInRecording(FrameState& f, FrameNote& note, const Event& event);
-  // Follows the function under a cache, as the recorder has asked for (foretold_calls.h).
+  // Follows the function under a cache, as the recorder has asked for (predicted_calls.h).
   // Returns false if an exception interrupts the program.
-  bool Foretell(FrameNote& note, const Event& event);
+  bool Predict(FrameNote& note, const Event& event);
   // Gives up the followed call, if there is one, and returns whether there was.
-  bool GiveUpForetold();
-  bool IsLeftByForetold(const FrameNote& note) const { return has_foretold && IsLeftNow(note); }
+  bool GiveUpPrediction();
+  bool IsLeftByPrediction(const FrameNote& note) const {
+    return is_recording() && trace().predictions != nullptr && IsLeftNow(note);
+  }
   bool IsLeftNow(const FrameNote& note) const;
-  static void RaiseForetold();
+  static void RaiseGivenUp();
   // Leaves the recording without a segment. Plain Python continues the call.
   void Drop(const Break& given);
   // Drops a recording that ends because of an object of a cache. Returns false if it ends otherwise.
   bool DropForCache(const Break& given);
   // Returns whether the recording has left no segment because of an object of a cache, and notes that.
   bool NoteCache(const Break& why);
-  bool is_foretelling() const;
+  bool is_predicting() const;
   void RefuseEndOfGraph(const Break& reason, const Position& at);
   void HandleInPlainPython(Break reason, size_t handling);
   // Leaves the recording, if there is one. Its frames continue without a tracer, and each one's next instruction is an entry

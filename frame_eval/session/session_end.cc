@@ -124,7 +124,7 @@ void Session::EndWithReturn(const FrameState& f, PyObject* value, Shadow shadow)
 }
 
 void Session::GiveUp(const Break& given) {
-  if (GiveUpForetold()) return;
+  if (GiveUpPrediction()) return;
   PyErr_Clear();
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
@@ -180,7 +180,7 @@ void Session::MustFit(const std::string& fault) {
 
 void Session::End(const Break& given, const FrameState* until) {
   ErrScope keep(thread_.error);
-  if (GiveUpForetold() || DropForCache(given)) return;
+  if (GiveUpPrediction() || DropForCache(given)) return;
   if (is_catching()) return GiveUpInHandler(given);
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
   Position at = BreakPosition(trace());
@@ -220,11 +220,12 @@ void Session::End(const Break& given, const FrameState* until) {
     why = reason;
   }
   const bool holds_nothing = segment == nullptr || (segment->ir.graph.nodes.empty() && segment->ir.effects.empty());
+  const bool is_for_cache = segment == nullptr && NoteCache(why);
   StopRecording(frames, holds_nothing ? 1 : segment->ir.exit.frames.size(), until);
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = publisher_.entry_point();
   if (segment == nullptr) {
-    const bool is_first = NoteCache(why) || (in_block && !std::exchange(entry.ends_at_blocks, true));
+    const bool is_first = is_for_cache || (in_block && !std::exchange(entry.ends_at_blocks, true));
     if (!is_first) entry.wait_offset = offset;
     publisher_.Abort(why, at, !is_first);
     return;

@@ -10,8 +10,8 @@
 
 #include "frame_eval/cpython/contextvars.h"
 #include "frame_eval/state/aten_pause.h"
-#include "frame_eval/state/attention_switches.h"
 #include "frame_eval/state/random_state.h"
+#include "guards/kinds/attention_switches.h"
 
 // Its header includes all of ATen.
 namespace at::autocast {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
 #include "guards/kinds/anomaly_mode.h"
+#include "guards/kinds/attention_switches.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/ref.h"
@@ -130,8 +131,7 @@ uint16_t WorldState::BackendsNow() {
   // Five bits: the floating dtypes of autocast are below 31.
   const int dtype_of_cuda = std::min(static_cast<int>(at::autocast::get_autocast_dtype(at::DeviceType::CUDA)), 31);
   return static_cast<uint16_t>(context.userEnabledCuDNN() << 0 | context.userEnabledMkldnn() << 1 |
-                               context.userEnabledFlashSDP() << 2 | context.userEnabledMathSDP() << 3 |
-                               context.userEnabledMemEfficientSDP() << 4 | context.userEnabledCuDNNSDP() << 5 |
+                               AttentionSwitches::Now().AsNumber() << kFirstAttentionBit |
                                context.benchmarkCuDNN() << 6 | context.deterministicCuDNN() << 7 |
                                context.userEnabledNNPACK() << 8 | checks_sparse.has_value() << 9 |
                                checks_sparse.value_or(false) << 10 | dtype_of_cuda << 11);

@@ -56,6 +56,7 @@ enum Fact : uint64_t {
   kDropsOut = uint64_t{1} << 31,
   kOfOperator = uint64_t{1} << 32,
   kTakesFloatTensor = uint64_t{1} << 33,
+  kAsksForAttention = uint64_t{1} << 34,
 };
 
 }  // namespace ops

@@ -73,7 +73,7 @@ class Finder {
       const bool is_ruled = dim < rules.size() && rules[dim];
       std::optional<Formula> size = is_ruled ? FormulaOf(*rules[dim]) : std::nullopt;
       if (type.sizes[dim] >= 0 && (!size || !ComesTo(*size, type.sizes[dim]))) {
-        size = Declare("u", &unforetold_, type.sizes[dim]);
+        size = Declare("u", &unpredicted_, type.sizes[dim]);
         if (!is_ruled && (fresh_.empty() || fresh_.back() != node)) fresh_.push_back(node);
       }
       sizes_[output.raw()][dim] = size;
@@ -167,7 +167,7 @@ class Finder {
   std::vector<std::pair<std::string, int64_t>> symbols_;
   std::vector<NodeId> fresh_;
   absl::flat_hash_map<std::string, int64_t> hints_;
-  int size_symbols_ = 0, unforetold_ = 0;
+  int size_symbols_ = 0, unpredicted_ = 0;
 };
 
 }  // namespace

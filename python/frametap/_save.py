@@ -540,6 +540,8 @@ class _Converter:
         for effect in view.segment.effects:
             if effect["kind"] == "state" and view.segment.exit["kind"] != "return":
                 continue  # the next graph brings its own
+            if effect["kind"] in ("ask", "lookup"):
+                continue  # the cache belongs to the process that has recorded
             owner: Where = _Constant(_UNKNOWN)
             if effect["target"]["kind"] == "source":
                 owner = self._resolve(effect["target"]["path"], view.environment)

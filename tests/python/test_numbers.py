@@ -262,7 +262,7 @@ def test_contiguous_that_is_a_copy_for_others() -> None:
             assert torch.equal(captured(x, 3), f(x, 3))
 
 
-def test_explain_tells_what_is_fixed_and_which_sizes_nobody_foretells() -> None:
+def test_explain_tells_what_is_fixed_and_which_sizes_nobody_predicts() -> None:
     def f(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
         for k in range(n):
             x = x + k

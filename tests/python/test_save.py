@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -557,3 +558,24 @@ def test_relations_of_sizes_that_nothing_else_reads(reload: Callable[[Any], Any]
     loaded = reload(captured)
     for a, b, n in cases:
         assert same(loaded(torch.ones(a), torch.ones(b), n), f(torch.ones(a), torch.ones(b), n))
+
+
+@functools.cache
+def halves(width: int, *, parts: int) -> int:
+    return width // parts
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_a_function_with_a_cache(reload: Any, dynamic: bool | None) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.reshape(halves(x.shape[0], parts=2), 2) + halves(6, parts=3)
+
+    captured = frametap.compile(f, dynamic=dynamic)
+    captured(torch.ones(4))  # fills the cache
+    captured(torch.ones(4))
+    program = reload(captured)
+    before = halves.cache_info()
+    assert same(program(torch.ones(4)), torch.full((2, 2), 3.0))
+    assert halves.cache_info() == before  # a file has no cache
+    if dynamic is None:
+        assert same(program(torch.ones(8)), torch.full((4, 2), 3.0))

@@ -137,7 +137,7 @@ bool IsRow(PyObject* object) { return PyList_Check(object) || PyTuple_Check(obje
 // torch._C._set_sdp_use_math(on) and its like. Later ops of attention keep them (attention_nodes.h), and the exit sets them.
 void SwitchAttention(Trace& trace, Call& call) {
   SpecializeArguments(trace, call, 0, false);
-  NoteAttention(trace.aten, AttentionSwitches::FromBackends(trace.entry.backends));
+  trace.aten.attention_at_entry = AttentionSwitches::FromBackends(trace.entry.backends);
   call.note.op.opaque_operation = true;
 }
 

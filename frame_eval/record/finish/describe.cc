@@ -12,14 +12,14 @@
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
 #include "frame_eval/record/semantics/generators.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/segment/new_objects.h"
-#include "frame_eval/state/attention_switches.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
+#include "guards/kinds/attention_switches.h"
 #include "guards/kinds/keys.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
@@ -444,6 +444,8 @@ void DescribeEffects(Trace& trace, SegmentIr* ir) {
       case Effect::Kind::kDelAttr:
         break;
       case Effect::Kind::kCall:
+      case Effect::Kind::kAsk:
+      case Effect::Kind::kLookUp:
         effect.value.kind = Operand::Kind::kTuple;
         for (size_t i = 0; i < pending.values.size(); ++i) effect.value.items.push_back(value(i));
         break;

@@ -6,7 +6,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 

@@ -7,7 +7,7 @@
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 
 namespace frametap {

@@ -9,8 +9,9 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
+#include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/elements.h"
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/cached_functions.h"
 #include "guards/kinds/keys.h"
@@ -28,7 +29,7 @@ void FixByIdentity(Trace& trace, PyObject* object) {
 }
 
 void InvokeCached(Trace& trace, Call& call) {
-  if (!WantForetold(trace, call)) InvokeCachedByIdentity(trace, call);
+  if (!WantPrediction(trace, call)) InvokeCachedByIdentity(trace, call);
 }
 
 void InvokeCachedByIdentity(Trace& trace, Call& call) {
@@ -62,18 +63,10 @@ void InvokeCachedByIdentity(Trace& trace, Call& call) {
                        trace.frames.Here());  // a cache of limited size uses its links again
   }
   // Replay asks the cache as well: it counts its hits, and drops what has not been asked for.
-  std::vector<PyObject*> values(call.args.begin(), call.args.begin() + static_cast<ptrdiff_t>(call.positional()));
-  Ref<> target = Ref<>::New(call.callable);
-  if (!call.names.empty()) {
-    Ref<> args = Must(PyTuple_Pack(1, call.callable));
-    Ref<> keywords = Must(PyDict_New());
-    for (size_t k = 0; k < call.names.size(); ++k) {
-      PyDict_SetItem(keywords.get(), call.names[k], call.args[call.positional() + k]);
-    }
-    target = Must(PyObject_Call(reinterpret_cast<PyObject*>(Objects().partial), args.get(), keywords.get()));
-    AddFresh(trace, target.get());
-  }
-  AddEffect(trace, Effect::Kind::kCall, target.get(), "__call__", values, std::vector<Shadow>(values.size()));
+  const Ref<> names = KeywordsOf(call);
+  std::vector<PyObject*> values = {names.get()};
+  values.insert(values.end(), call.args.begin(), call.args.end());
+  AddEffect(trace, Effect::Kind::kLookUp, call.callable, "", values, std::vector<Shadow>(values.size()));
   call.note.op.expect.kind = ResultSpec::Kind::kPinned;
   PyObject* const result = entry.result();
   if (IsTensor(result)) {

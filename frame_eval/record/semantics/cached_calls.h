@@ -7,8 +7,8 @@
 
 namespace frametap {
 
-// Records a call of a function under functools.lru_cache. One with numbers that are not fixed is to be foretold, if it can be
-// (foretold_calls.h).
+// Records a call of a function under functools.lru_cache. One with numbers that are not fixed is to be predicted, if it can be
+// (predicted_calls.h).
 void InvokeCached(Trace& trace, Call& call);
 // Records it as a look-up with known arguments, whose result is the very object. A new entry is a break.
 void InvokeCachedByIdentity(Trace& trace, Call& call);

@@ -396,6 +396,13 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
   call.note.op.called_type = type;
 }
 
+Ref<> KeywordsOf(const Call& call) {
+  Ref<> names = Must(PyTuple_New(static_cast<Py_ssize_t>(call.names.size())));
+  for (size_t i = 0; i < call.names.size(); ++i)
+    PyTuple_SET_ITEM(names.get(), static_cast<Py_ssize_t>(i), Py_NewRef(call.names[i]));
+  return names;
+}
+
 void Invoke(Trace& trace, Call call) {
   PyObject* callable = call.callable;
   call.note.op.expect.kind = ResultSpec::Kind::kAny;

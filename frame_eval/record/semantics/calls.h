@@ -19,6 +19,7 @@ PendingCall& ExpectFrame(Trace& trace, PyObject* function);
 
 // Returns the operands of a call event with their shadows and names.
 Call CallOf(Trace& trace, FrameState& f, FrameNote& note, const Event& e);
+Ref<> KeywordsOf(const Call& call);  // a tuple
 
 // Adds the arguments of `f(*args, **kwargs)`, after the ones in `call`: of a Call, or of a Python function that has been
 // called.

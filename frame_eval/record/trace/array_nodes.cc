@@ -11,6 +11,7 @@
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/python_ops.h"
@@ -231,12 +232,7 @@ void CallArrays(Trace& trace, Call& call, ArrayAccess access) {
   made->takes_tensors = access == ArrayAccess::kConverts;
   ArrayParts parts(trace, *made);
   for (size_t i = 0; i < call.args.size(); ++i) parts.Add(call.args[i], call.shadows[i]);
-  if (!call.names.empty()) {
-    made->names = Must(PyTuple_New(static_cast<Py_ssize_t>(call.names.size())));
-    for (size_t i = 0; i < call.names.size(); ++i) {
-      PyTuple_SET_ITEM(made->names.get(), static_cast<Py_ssize_t>(i), Py_NewRef(call.names[i]));
-    }
-  }
+  if (!call.names.empty()) made->names = KeywordsOf(call);
   BeginArrays(trace, call.note, std::move(made));
 }
 

@@ -1,5 +1,4 @@
 #include "frame_eval/record/trace/aten_recorder.h"
-#include "frame_eval/record/trace/admitted_ops.h"
 
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/stack.h>
@@ -108,7 +107,6 @@ AtenRecorder::AtenRecorder() {
 }
 AtenRecorder::~AtenRecorder() {
   Stop();
-  ForgetAttention(*this);
   for (RunningOp* op = running_; op != nullptr; op = op->outer) op->recorder = nullptr;
 }
 
@@ -322,7 +320,7 @@ void AtenRecorder::MayRefuse(const c10::OperatorHandle& op) {
 
 void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::DispatchKeySet rest = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, aten::kKey);
-  if (aten::admits_none) [[unlikely]] {
+  if (admits_none) [[unlikely]] {
     if (!pending) pending = Break{Reason::unknown_operation, op.operator_name().name};
     TORCH_CHECK(false, op.operator_name(), " is not part of a graph");
   }
@@ -356,15 +354,15 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
   node.state = StateNow();
   const PlaceId at = place();
 
-  if (foretells_sizes && !pending && !CanForetellSizes(graph_, node, facts)) {
+  if (predicts_sizes && !pending && !CanPredictSizes(graph_, node, facts)) {
     const std::string name = c10::toString(op.operator_name());
     pending = facts.asks_for_elements
                   ? Break{Reason::unknown_operation, absl::StrCat(name, ", which compilers cannot trace")}
                   : Break{Reason::data_dependent_size, name};
   }
-  if (foretells_sizes && !pending) pending = UntraceableAmong(torch::jit::last(*stack, arg_count));
+  if (predicts_sizes && !pending) pending = UntraceableAmong(torch::jit::last(*stack, arg_count));
   // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
-  if (foretells_sizes && !pending && op.operator_name().overload_name == "from") {
+  if (predicts_sizes && !pending && op.operator_name().overload_name == "from") {
     pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
   }
 
@@ -403,10 +401,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     since = running.since;
   }
   if (pending) return;
-  if (foretells_sizes) pending = UntraceableAmong(torch::jit::last(*stack, schema.returns().size()));
+  if (predicts_sizes) pending = UntraceableAmong(torch::jit::last(*stack, schema.returns().size()));
   if (pending) return;
   // A compiler that traces an op with `out=` does not see that the op has resized it (torch 2.13, FunctionalTensor).
-  const bool may_change = facts.changes_metadata && !(foretells_sizes && HasOut(schema));
+  const bool may_change = facts.changes_metadata && !(predicts_sizes && HasOut(schema));
   for (const MetadataBefore& w : written) {
     if (!w.IsAsItWas() && !may_change) {
       pending = Break{Reason::tensor_metadata_change, ""};

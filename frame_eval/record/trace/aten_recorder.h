@@ -25,6 +25,7 @@
 #include "frame_eval/segment/places.h"
 #include "frame_eval/segment/reasons.h"
 #include "frame_eval/state/aten_pause.h"
+#include "guards/kinds/attention_switches.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {
@@ -77,12 +78,14 @@ class AtenRecorder {
   std::optional<Break> pending;        // set by the fallback; the owner ends the segment at the next event
   bool refuses = false;                // an op that cannot be recorded raises instead of running …
   bool has_refused = false;            // … as one has done; `pending` says why
+  bool admits_none = false;            // each op raises instead of running (predicted_calls.h)
   c10::TensorImpl* decided = nullptr;  // its truth is a guard: reading it now is not a break
   bool expect_number = false;          // it is Tensor.item: the number is a value of the graph
-  bool foretells_sizes = false;        // the backend must: an op whose sizes it could not say ends the segment
+  bool predicts_sizes = false;         // the backend must: an op whose sizes it could not say ends the segment
   bool expect_constant = false;  // the running C function is known to make a tensor from Python data (torch.tensor)
 
-  uint16_t autocast_cleared = 0;  // how often the program has emptied its cache
+  uint16_t autocast_cleared = 0;                        // how often the program has emptied its cache
+  std::optional<AttentionSwitches> attention_at_entry;  // once the program has switched attention (attention_nodes.h)
 
   void ExpectNothing() { expect_constant = expect_number = false; }
 

@@ -1,22 +1,19 @@
 // Attention under switches that the program has set since the entry (with sdpa_kernel(SDPBackend.MATH): …).
 //   A1  The node runs the same op under the switches that it ran under.
 //   A2  Another op that may ask for the switches ends the segment.
-// Not here: the switches (frame_eval/state/attention_switches.h), what the exit sets (finish/describe.h).
+// Not here: the switches (guards/kinds/attention_switches.h), what the exit sets (finish/describe.h).
 #pragma once
 
 #include <optional>
 
 #include "frame_eval/segment/reasons.h"
-#include "frame_eval/state/attention_switches.h"
+#include "guards/kinds/attention_switches.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {
 
 class AtenRecorder;
 
-// Notes that the program is about to switch attention. Hardly any recording does, so the recorder has no room for it.
-void NoteAttention(const AtenRecorder& recorder, const AttentionSwitches& at_entry);
-void ForgetAttention(const AtenRecorder& recorder);
 // Returns whether the program has switched attention, and not back.
 bool IsAttentionSwitched(const AtenRecorder& recorder);
 // A1, A2. For the node of an op that was called while attention is switched.

@@ -337,10 +337,7 @@ void CallCheckpoint(Trace& trace, Call& call) {
   for (PyObject* const arg : inner.args) work.called.push_back(Ref<>::New(arg));
   work.shadows = {call.shadows[0]};
   work.shadows.insert(work.shadows.end(), inner.shadows.begin(), inner.shadows.end());
-  work.names = Must(PyTuple_New(static_cast<Py_ssize_t>(inner.names.size())));
-  for (size_t k = 0; k < inner.names.size(); ++k) {
-    PyTuple_SET_ITEM(work.names.get(), static_cast<Py_ssize_t>(k), Py_NewRef(inner.names[k]));
-  }
+  work.names = KeywordsOf(inner);
   trace.frames.ClearPending();
   Invoke(trace, std::move(inner));
   if (!trace.frames.has_pending || trace.frames.checkpoint || PyType_Check(function)) throw Refusal(function);

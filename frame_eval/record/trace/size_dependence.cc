@@ -62,7 +62,7 @@ const Node* ResizerOf(const AtenRecorder& aten, ValueId value) {
   return node.valid() ? &aten.graph().node(node) : nullptr;
 }
 
-bool CanForetellSizes(const Graph& graph, const Node& node, const OpFacts& facts) {
+bool CanPredictSizes(const Graph& graph, const Node& node, const OpFacts& facts) {
   if (facts.asks_for_elements) return false;
   if (!facts.data_dependent_size || IsIndexByNumbers(graph, node)) return true;
   return !IsOfTorch(*node.op) && (node.op->hasKernelForDispatchKey(c10::DispatchKey::Meta) ||

@@ -18,6 +18,6 @@ const Node* SizeCone(AtenRecorder& aten, ValueId value, std::vector<ValueId>* in
 const Node* ResizerOf(const AtenRecorder& aten, ValueId value);
 // Returns whether a compiler, which has no elements, can infer the sizes of the results. An op of another library that
 // says so itself is believed.
-bool CanForetellSizes(const Graph& graph, const Node& node, const OpFacts& facts);
+bool CanPredictSizes(const Graph& graph, const Node& node, const OpFacts& facts);
 
 }  // namespace frametap

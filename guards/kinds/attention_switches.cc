@@ -1,4 +1,4 @@
-#include "frame_eval/state/attention_switches.h"
+#include "guards/kinds/attention_switches.h"
 
 #include <ATen/Context.h>
 

@@ -1,11 +1,9 @@
-#include "frame_eval/record/semantics/foretold_calls.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
@@ -15,7 +13,6 @@
 #include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/semantics/cached_calls.h"
 #include "frame_eval/record/semantics/calls.h"
-#include "frame_eval/record/trace/admitted_ops.h"
 #include "frame_eval/segment/cached_functions.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
@@ -28,40 +25,14 @@ namespace {
 
 constexpr int kDeepest = 8;
 
-// The calls that a recording has foretold. There are few recordings at a time.
-struct Foretold {
-  const Trace* trace;
-  std::unique_ptr<ForetoldCall> call;
-  absl::flat_hash_map<PyObject*, std::pair<Ref<>, Ref<>>> lent;  // objects of caches, with the functions
-};
-
-// All under Python's lock, and never destroyed: the interpreter may be gone by then.
-struct State {
-  std::vector<std::unique_ptr<Foretold>> all;
-  absl::flat_hash_map<std::pair<const SegmentCache*, PyObject*>, Ref<>> by_identity;  // with weak references
-  Ref<> blamed;                                                                       // TakeBlamed
-};
-State& Now() {
-  static State& state = *new State();
-  return state;
-}
-
-Foretold* Find(const Trace& trace) {
-  for (const std::unique_ptr<Foretold>& one : Now().all) {
-    if (one->trace == &trace) return one.get();
-  }
-  return nullptr;
-}
-
 PyObject* LentBy(const Trace& trace, PyObject* object) {
-  Foretold* const here = Find(trace);
-  if (here == nullptr) return nullptr;
-  const auto known = here->lent.find(object);
-  return known == here->lent.end() ? nullptr : known->second.second.get();
+  if (trace.predictions == nullptr) return nullptr;
+  const auto known = trace.predictions->lent.find(object);
+  return known == trace.predictions->lent.end() ? nullptr : known->second.second.get();
 }
 
-[[noreturn]] void Blame(PyObject* cached) {
-  Now().blamed = Ref<>::New(cached);
+[[noreturn]] void Blame(const Trace& trace, PyObject* cached) {
+  trace.predictions->blamed = Ref<>::New(cached);
   throw Break{Reason::escaping_object, "an object in the cache of " + CallableName(cached)};
 }
 
@@ -124,7 +95,7 @@ void FixRest(Trace& trace, PyObject* object, Shadow shadow) {
   }
 }
 
-bool IsForeseen(PyObject* object) {
+bool IsPlainScalar(PyObject* object) {
   return object == Py_None || PyBool_Check(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
          PyUnicode_CheckExact(object);
 }
@@ -140,14 +111,14 @@ bool IsStanding(Trace& trace, PyObject* object) {
   return known != nullptr && known->state == ObjectRecord::State::kSource;
 }
 
-bool IsAsForetold(Trace& trace, PyObject* foretold, PyObject* result) {
-  return IsSameResult(foretold, result, [&trace](PyObject* part) { return IsStanding(trace, part); });
+bool IsAsPredicted(Trace& trace, PyObject* predicted, PyObject* result) {
+  return IsSameResult(predicted, result, [&trace](PyObject* part) { return IsStanding(trace, part); });
 }
 
 // F2
-bool IsForetold(Trace& trace, const ForetoldCall& call, PyObject* object, Shadow shadow, int depth = 0) {
+bool IsPredictable(Trace& trace, const PredictedCall& call, PyObject* object, Shadow shadow, int depth = 0) {
   if (depth > kDeepest) return false;
-  if (IsForeseen(object)) {
+  if (IsPlainScalar(object)) {
     if (!LeavesOpen(trace, object, shadow)) {
       Specialize(trace, object, shadow);
       return true;
@@ -166,13 +137,13 @@ bool IsForetold(Trace& trace, const ForetoldCall& call, PyObject* object, Shadow
     Py_ssize_t at = 0;
     while (PyDict_Next(object, &at, &key, &value)) {
       const Shadow* const open = StoredItem(trace, object, key);
-      if (!IsForeseen(key) || !IsPlainKey(key)) return false;
-      if (!IsForetold(trace, call, value, open != nullptr ? *open : Shadow(), depth + 1)) return false;
+      if (!IsPlainScalar(key) || !IsPlainKey(key)) return false;
+      if (!IsPredictable(trace, call, value, open != nullptr ? *open : Shadow(), depth + 1)) return false;
     }
     return known->open_keys == nullptr;
   }
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-    if (!IsForetold(trace, call, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), depth + 1))
+    if (!IsPredictable(trace, call, PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i), depth + 1))
       return false;
   }
   return true;
@@ -186,12 +157,12 @@ void MakeEqual(Trace& trace, PyObject* number, Shadow a, Shadow b) {
   Specialize(trace, number, b);
 }
 
-// Records `object`, of the cache, as what was foretold.
-Shadow Lend(Trace& trace, const ForetoldCall& call, PyObject* foretold, Shadow shadow, PyObject* object) {
-  if (IsForeseen(foretold)) return shadow;
-  if (IsStanding(trace, foretold)) return Shadow();
+// Records `object`, of the cache, as what was predicted.
+Shadow Lend(Trace& trace, const PredictedCall& call, PyObject* predicted, Shadow shadow, PyObject* object) {
+  if (IsPlainScalar(predicted)) return shadow;
+  if (IsStanding(trace, predicted)) return Shadow();
   ObjectRecord* known = trace.objects.Find(object);
-  if (known != nullptr && LentBy(trace, object) != call.cached.get()) Blame(call.cached.get());
+  if (known != nullptr && LentBy(trace, object) != call.cached.get()) Blame(trace, call.cached.get());
   const bool is_again = known != nullptr;
   if (!is_again) known = &AddFresh(trace, object);
   const auto part = [&](PyObject* item, Shadow of_item, PyObject* actual, Shadow before) {
@@ -202,76 +173,44 @@ Shadow Lend(Trace& trace, const ForetoldCall& call, PyObject* foretold, Shadow s
   if (PyDict_CheckExact(object)) {
     PyObject *key, *value, *other_key, *other;
     Py_ssize_t at = 0, at_other = 0;
-    while (PyDict_Next(foretold, &at, &key, &value) && PyDict_Next(object, &at_other, &other_key, &other)) {
-      const Shadow* const open = StoredItem(trace, foretold, key);
+    while (PyDict_Next(predicted, &at, &key, &value) && PyDict_Next(object, &at_other, &other_key, &other)) {
+      const Shadow* const open = StoredItem(trace, predicted, key);
       const Shadow* const before = StoredItem(trace, object, key);
       const Shadow now = part(value, open != nullptr ? *open : Shadow(), other, before != nullptr ? *before : Shadow());
       if (!is_again && now.kind != Shadow::Kind::kNone) KeepValue(trace, object, other_key, now);
     }
   } else {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      const Shadow now = part(PySequence_Fast_GET_ITEM(foretold, i), ElementShadow(trace, foretold, i),
+      const Shadow now = part(PySequence_Fast_GET_ITEM(predicted, i), ElementShadow(trace, predicted, i),
                               PySequence_Fast_GET_ITEM(object, i), ElementShadow(trace, object, i));
       if (!is_again) trace.objects.Find(object)->items.push_back(now);
     }
   }
-  Find(trace)->lent.try_emplace(object, Ref<>::New(object), call.cached);
+  trace.predictions->lent.try_emplace(object, Ref<>::New(object), call.cached);
   return Shadow();
 }
 
 }  // namespace
 
-bool has_foretold = false;
-
-std::vector<PyObject*> ForetoldCall::Arguments() const {
+std::vector<PyObject*> PredictedCall::Arguments() const {
   std::vector<PyObject*> all;
   for (const Ref<>& arg : args) all.push_back(arg.get());
   return all;
 }
 
-ForetoldCall* FindForetold(const Trace& trace) {
-  Foretold* const here = Find(trace);
-  return here != nullptr ? here->call.get() : nullptr;
-}
-
-void ForgetForetold(const Trace& trace) {
-  if (Foretold* const here = Find(trace)) here->call.reset();
-}
-
-void EndForetoldCalls(const Trace& trace) {
-  if (!has_foretold) return;
-  std::vector<std::unique_ptr<Foretold>> ended;  // what it holds may end
-  const auto is_other = [&](const std::unique_ptr<Foretold>& one) { return one->trace != &trace; };
-  const auto first = std::partition(Now().all.begin(), Now().all.end(), is_other);
-  std::move(first, Now().all.end(), std::back_inserter(ended));
-  Now().all.erase(first, Now().all.end());
-  has_foretold = !Now().all.empty();
-}
-
 bool IsLent(const Trace& trace, PyObject* object) { return LentBy(trace, object) != nullptr; }
 
-void ThrowLent(const Trace& trace, PyObject* object) { Blame(LentBy(trace, object)); }
+void ThrowLent(const Trace& trace, PyObject* object) { Blame(trace, LentBy(trace, object)); }
 
-void NoteByIdentity(const SegmentCache& store, PyObject* cached) {
-  Ref<> weak = Ref<>::Steal(PyWeakref_NewRef(cached, nullptr));
-  PyErr_Clear();
-  if (weak) Now().by_identity.insert_or_assign({&store, cached}, std::move(weak));
-}
-
-bool IsByIdentity(const SegmentCache& store, PyObject* cached) {
-  const auto known = Now().by_identity.find({&store, cached});
-  return known != Now().by_identity.end() && PyWeakref_GET_OBJECT(known->second.get()) == cached;
-}
-
-Ref<> TakeBlamed(const Break& reason) {
-  Ref<> taken = std::move(Now().blamed);
-  Now().blamed = Ref<>();
+Ref<> TakeBlamed(const Trace& trace, const Break& reason) {
+  if (trace.predictions == nullptr) return Ref<>();
+  Ref<> taken = std::exchange(trace.predictions->blamed, Ref<>());
   return reason.reason == Reason::escaping_object ? std::move(taken) : Ref<>();
 }
 
-bool WantForetold(Trace& trace, const Call& call) {
-  if (ForetoldIn(trace) != nullptr || trace.aten.pending || !trace.numbers.any_open()) return false;
-  if (IsByIdentity(trace.store, call.callable)) return false;
+bool WantPrediction(Trace& trace, const Call& call) {
+  if (PredictedIn(trace) != nullptr || trace.aten.pending || !trace.numbers.any_open()) return false;
+  if (trace.store.IsByIdentity(call.callable)) return false;
   const CacheParts parts = PartsOfCached(call.callable);
   if (parts.cache == nullptr || !PyFunction_Check(parts.function)) return false;
   bool is_open = false;
@@ -281,23 +220,19 @@ bool WantForetold(Trace& trace, const Call& call) {
   if (!is_open) return false;
   const CacheEntry entry = EntryOf(parts, call.args.data(), call.args.size(), call.names.data(), call.names.size());
   if (PyObject* const found = entry.result(); found != nullptr && IsTensor(found)) return false;  // F2
-  Foretold* here = Find(trace);
-  if (here == nullptr) here = Now().all.emplace_back(new Foretold{&trace, nullptr, {}}).get();
-  has_foretold = true;
-  here->call = std::make_unique<ForetoldCall>();
-  ForetoldCall& foretold = *here->call;
-  foretold.cached = Ref<>::New(call.callable);
-  foretold.function = Ref<>::New(parts.function);
-  for (PyObject* arg : call.args) foretold.args.push_back(Ref<>::New(arg));
-  foretold.names = Must(PyTuple_New(static_cast<Py_ssize_t>(call.names.size())));
-  for (size_t i = 0; i < call.names.size(); ++i)
-    PyTuple_SET_ITEM(foretold.names.get(), static_cast<Py_ssize_t>(i), Py_NewRef(call.names[i]));
-  foretold.shadows.assign(call.shadows.begin(), call.shadows.end());
+  if (trace.predictions == nullptr) trace.predictions = std::make_unique<Predictions>();
+  trace.predictions->call = std::make_unique<PredictedCall>();
+  PredictedCall& predicted = *trace.predictions->call;
+  predicted.cached = Ref<>::New(call.callable);
+  predicted.function = Ref<>::New(parts.function);
+  for (PyObject* arg : call.args) predicted.args.push_back(Ref<>::New(arg));
+  predicted.names = KeywordsOf(call);
+  predicted.shadows.assign(call.shadows.begin(), call.shadows.end());
   return true;
 }
 
-void BeginForetold(Trace& trace) {
-  ForetoldCall& call = *ForetoldIn(trace);
+void BeginPrediction(Trace& trace) {
+  PredictedCall& call = *PredictedIn(trace);
   FixByIdentity(trace, call.cached.get());
   for (size_t i = 0; i < call.args.size(); ++i) FixRest(trace, call.args[i].get(), call.shadows[i]);
   AdoptPinned(trace, call.function.get());
@@ -314,8 +249,8 @@ void BeginForetold(Trace& trace) {
   call.mutated = trace.objects.mutated_sources.size();
   call.thread = trace.thread.Now();
   call.epoch = ++trace.epoch;
-  call.stage = ForetoldCall::Stage::kFollowed;
-  aten::admits_none = true;
+  call.stage = PredictedCall::Stage::kFollowed;
+  trace.aten.admits_none = true;
 }
 
 // Whether the functions of a module of C code change nothing of the process.
@@ -347,7 +282,7 @@ static bool OnlyComputes(PyObject* callable) {
       }
       PyObject* const self = PyCFunction_Check(callable) ? PyCFunction_GET_SELF(callable) : nullptr;
       if (self != nullptr && PyModule_Check(self)) return IsOfPlainModule(self);
-      return self != nullptr ? IsForeseen(self) || IsPlainContainer(self) || PyAnySet_Check(self)
+      return self != nullptr ? IsPlainScalar(self) || IsPlainContainer(self) || PyAnySet_Check(self)
                              : Py_TYPE(callable) == &PyMethodDescr_Type;
     }
     default:
@@ -355,19 +290,19 @@ static bool OnlyComputes(PyObject* callable) {
   }
 }
 
-void MeetInForetold(Trace& trace, const FrameNote& note, const Event& e) {
-  const ForetoldCall& call = *ForetoldIn(trace);
+void MeetInPrediction(Trace& trace, const FrameNote& note, const Event& e) {
+  const PredictedCall& call = *PredictedIn(trace);
   const bool is_call = e.op == Op::kCall || e.op == Op::kCallEx;
   if (trace.effects.pending.size() != call.effects || trace.decisions.size() != call.decisions ||
       trace.objects.mutated_sources.size() != call.mutated || trace.aten.pending || note.op.opaque_operation ||
       (is_call && !OnlyComputes(e.in[0]))) {
-    Blame(call.cached.get());
+    Blame(trace, call.cached.get());
   }
 }
 
-bool EndForetold(Trace& trace, FrameNote& note, PyObject* result) {
-  ForetoldCall& call = *ForetoldIn(trace);
-  call.stage = ForetoldCall::Stage::kForetold;
+bool EndPrediction(Trace& trace, FrameNote& note, PyObject* result) {
+  PredictedCall& call = *PredictedIn(trace);
+  call.stage = PredictedCall::Stage::kAsked;
   const ThreadChanges::Mark now = trace.thread.Now();
   const bool is_pure = trace.effects.pending.size() == call.effects && trace.decisions.size() == call.decisions &&
                        trace.objects.mutated_sources.size() == call.mutated && !trace.aten.pending &&
@@ -376,20 +311,20 @@ bool EndForetold(Trace& trace, FrameNote& note, PyObject* result) {
   call.shadow = note.op.returned_shadow;
   note.op.returned = nullptr;
   note.op.returned_shadow = Shadow();
-  if (!is_pure || !IsForetold(trace, call, result, call.shadow)) Blame(call.cached.get());
+  if (!is_pure || !IsPredictable(trace, call, result, call.shadow)) Blame(trace, call.cached.get());
   call.result = Ref<>::New(result);
   const CacheParts parts = PartsOfCached(call.cached.get());
   std::vector<PyObject*> values = call.Arguments();
   const CacheEntry entry =
       EntryOf(parts, values.data(), values.size(), reinterpret_cast<PyTupleObject*>(call.names.get())->ob_item,
               static_cast<size_t>(PyTuple_GET_SIZE(call.names.get())));
-  const bool is_other = entry.found != nullptr && !IsAsForetold(trace, result, entry.result());
+  const bool is_other = entry.found != nullptr && !IsAsPredicted(trace, result, entry.result());
   if (entry.is_doubtful || is_other) return false;
   values.insert(values.begin(), {result, call.names.get()});
   std::vector<Shadow> shadows = call.shadows;
   shadows.insert(shadows.begin(), {call.shadow, Shadow()});
-  if (trace.effects.undo) trace.effects.undo->Before(Effect::Kind::kCall, call.cached.get(), kAsk);
-  PushEffect(trace, Effect::Kind::kCall, call.cached.get(), kAsk, values, std::move(shadows));
+  if (trace.effects.undo) trace.effects.undo->Before(Effect::Kind::kAsk, call.cached.get(), "");
+  PushEffect(trace, Effect::Kind::kAsk, call.cached.get(), "", values, std::move(shadows));
   note.op.own_effect = true;
   note.op.expect.Reset();
   call.note = &note;
@@ -398,14 +333,14 @@ bool EndForetold(Trace& trace, FrameNote& note, PyObject* result) {
 }
 
 bool HasAsked(const Trace& trace, const FrameNote& note) {
-  const ForetoldCall* const call = ForetoldIn(trace);
-  return call != nullptr && call->stage == ForetoldCall::Stage::kForetold && call->note == &note;
+  const PredictedCall* const call = PredictedIn(trace);
+  return call != nullptr && call->stage == PredictedCall::Stage::kAsked && call->note == &note;
 }
 
 Shadow AskedResult(Trace& trace, PyObject* result) {
-  const std::unique_ptr<ForetoldCall> call = std::move(Find(trace)->call);
+  const std::unique_ptr<PredictedCall> call = std::move(trace.predictions->call);
   FT_DCHECK(call != nullptr);
-  if (!IsAsForetold(trace, call->result.get(), result)) Blame(call->cached.get());
+  if (!IsAsPredicted(trace, call->result.get(), result)) Blame(trace, call->cached.get());
   return Lend(trace, *call, call->result.get(), call->shadow, result);
 }
 

@@ -1,7 +1,7 @@
 // AttentionSwitches: which kernels scaled_dot_product_attention may choose. They are state of the process:
 // torch.backends.cuda.enable_flash_sdp and torch.nn.attention.sdpa_kernel set them.
 //   S1  A scope leaves them as it found them, exceptions included.
-// Not here: the guard on them (guards/kinds/world.h), and ops that run under them (attention_nodes.h). The kind that extensions
+// Not here: the guard on them (world.h), and ops that run under them (attention_nodes.h). The kind that extensions
 // provide and the order of the kinds are not here either: ops on a CPU do not ask for them.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The part of Session that follows the function under a cache before the program asks the cache (foretold_calls.h).
+// The part of Session that follows the function under a cache before the program asks the cache (predicted_calls.h).
 
 #include <algorithm>
 #include <utility>
@@ -8,20 +8,19 @@
 #include "frame_eval/record/break_words.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/semantics/cached_calls.h"
-#include "frame_eval/record/trace/admitted_ops.h"
 #include "frame_eval/session/session_parts.h"
 
 namespace frametap {
 
-bool Session::is_foretelling() const {
-  if (!has_foretold || !is_recording()) return false;
-  const ForetoldCall* const call = ForetoldIn(trace());
+bool Session::is_predicting() const {
+  if (!is_recording()) return false;
+  const PredictedCall* const call = PredictedIn(trace());
   return call != nullptr && call->is_at_work();
 }
 
 // The call is a look-up with known arguments (cached_calls.h).
 static void AskByIdentity(Trace& trace, FrameNote& note) {
-  const ForetoldCall& call = *ForetoldIn(trace);
+  const PredictedCall& call = *PredictedIn(trace);
   Call now{trace.frames.innermost(), note, call.cached.get(), {}, {}, {}};
   for (const Ref<>& arg : call.args) now.args.push_back(arg.get());
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names.get()); ++i)
@@ -29,49 +28,49 @@ static void AskByIdentity(Trace& trace, FrameNote& note) {
   now.shadows.assign(call.shadows.begin(), call.shadows.end());
   InvokeCachedByIdentity(trace, now);
   note.op.own_effect = true;
-  ForgetForetold(trace);
+  trace.predictions->call.reset();
 }
 
-bool Session::Foretell(FrameNote& note, const Event& event) {
+bool Session::Predict(FrameNote& note, const Event& event) {
   {
     OwnCode own(thread_);
     ErrScope keep(thread_.error);
     bool is_followed = event.op == Op::kCall || event.op == Op::kCallEx;  // or the result is of another operation
-    Step([&] { is_followed ? BeginForetold(trace()) : AskByIdentity(trace(), note); });
-    if (!is_foretelling()) return true;
+    Step([&] { is_followed ? BeginPrediction(trace()) : AskByIdentity(trace(), note); });
+    if (!is_predicting()) return true;
   }
-  ForetoldCall& call = *ForetoldIn(trace());
+  PredictedCall& call = *PredictedIn(trace());
   const std::vector<PyObject*> args = call.Arguments();
   const auto named = static_cast<size_t>(PyTuple_GET_SIZE(call.names.get()));
   Ref<> result = Ref<>::Steal(PyObject_Vectorcall(call.function.get(), args.data(), args.size() - named,
                                                   named > 0 ? call.names.get() : nullptr));
-  aten::admits_none = false;
+  trace().aten.admits_none = false;
   // An interruption of the program is raised where the call would be.
-  const bool is_interrupted = !result && call.stage == ForetoldCall::Stage::kFollowed && PyErr_Occurred() != nullptr &&
+  const bool is_interrupted = !result && call.stage == PredictedCall::Stage::kFollowed && PyErr_Occurred() != nullptr &&
                               !PyErr_ExceptionMatches(PyExc_Exception);
   if (!is_interrupted) PyErr_Clear();
   OwnCode own(thread_);
   ErrScope keep(thread_.error);
   trace().frames.ClearPending();
-  if (!result || call.stage == ForetoldCall::Stage::kGivenUp) {
+  if (!result || call.stage == PredictedCall::Stage::kGivenUp) {
     // A call that raises may not do so the next time.
-    const bool has_raised = call.stage == ForetoldCall::Stage::kFollowed;
+    const bool has_raised = call.stage == PredictedCall::Stage::kFollowed;
     const bool is_first = has_raised && store_->FirstTold(absl::StrCat("a cached function raises: ",
                                                                        reinterpret_cast<uintptr_t>(call.cached.get())));
-    if (!is_first) NoteByIdentity(*store_, call.cached.get());
+    if (!is_first) store_->NoteByIdentity(call.cached.get());
     Drop({Reason::done_once, CallableName(call.cached.get())});
     return !is_interrupted;
   }
   Step([&] {
-    if (!EndForetold(trace(), note, result.get())) AskByIdentity(trace(), note);
+    if (!EndPrediction(trace(), note, result.get())) AskByIdentity(trace(), note);
   });
   return true;
 }
 
-bool Session::GiveUpForetold() {
-  if (!is_foretelling()) return false;
-  ForetoldCall& call = *ForetoldIn(trace());
-  call.stage = ForetoldCall::Stage::kGivenUp;
+bool Session::GiveUpPrediction() {
+  if (!is_predicting()) return false;
+  PredictedCall& call = *PredictedIn(trace());
+  call.stage = PredictedCall::Stage::kGivenUp;
   std::vector<FrameState*>& inlined = trace().frames.inlined;
   for (size_t i = call.frames; i < inlined.size(); ++i) {
     NoteOf(*inlined[i]).Part();
@@ -86,11 +85,11 @@ bool Session::GiveUpForetold() {
 }
 
 bool Session::IsLeftNow(const FrameNote& note) const {
-  return is_foretelling() && ForetoldIn(trace())->stage == ForetoldCall::Stage::kGivenUp && !note.inlined &&
+  return is_predicting() && PredictedIn(trace())->stage == PredictedCall::Stage::kGivenUp && !note.inlined &&
          !note.suspended;
 }
 
-void Session::RaiseForetold() { PyErr_SetString(PyExc_SystemError, "frametap: a followed call is given up"); }
+void Session::RaiseGivenUp() { PyErr_SetString(PyExc_SystemError, "frametap: a followed call is given up"); }
 
 void Session::Drop(const Break& given) {
   const Break reason = InWordsOfUser(given, trace().frames.inlined);
@@ -107,8 +106,8 @@ bool Session::DropForCache(const Break& given) {
 }
 
 bool Session::NoteCache(const Break& why) {
-  const Ref<> cached = TakeBlamed(why);
-  if (cached) NoteByIdentity(*store_, cached.get());
+  const Ref<> cached = TakeBlamed(trace(), why);
+  if (cached) store_->NoteByIdentity(cached.get());
   return static_cast<bool>(cached);
 }
 
