@@ -285,6 +285,19 @@ void MakeParameter(Trace& trace, Call& call) {
   call.note.op.marks.makes_parameter = true;
 }
 
+// torch.autograd.Variable(x, requires_grad=True): the constructor detaches x, which is an op, and sets a flag.
+void MakeVariable(Trace& trace, Call& call) {
+  static PyObject* const kFlag = InternedName("requires_grad");
+  bool is_plain = (call.args.size() == 1 || call.args.size() == 2) && call.names.size() <= 1 && call.positional() > 0 &&
+                  IsExactTensor(call.args[0]);
+  if (is_plain && call.args.size() == 2) is_plain = PyBool_Check(call.args[1]);
+  if (is_plain && !call.names.empty()) is_plain = PyUnicode_Compare(call.names[0], kFlag) == 0;
+  if (!is_plain || !MakesLeaves(trace)) throw Refusal(call.callable);
+  if (call.args.size() == 2) Specialize(trace, call.args[1], call.shadows[1]);
+  TorchCall(trace, call.note, &call, "Variable");
+  call.note.op.marks.makes_parameter = true;
+}
+
 // torch.sparse_coo_tensor and its like: whether the tensor is checked is a switch that the binding sets for the call.
 void MakeSparse(Trace& trace, Call& call) {
   for (size_t i = call.positional(); i < call.args.size(); ++i) {
@@ -430,6 +443,7 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kRefused, {"q_scale", "q_zero_point", "q_per_channel_axis"});
   AddSpecial("torch._C", "TensorBase", "requires_grad_", RequiresGrad);
   AddSpecial("torch._C", "TensorBase", "_make_subclass", MakeParameter);
+  AddSpecial("torch.autograd", "", "Variable", MakeVariable);
   AddSpecial("torch._C", "TensorBase", "detach_", DetachInPlace);
   AddSpecial("torch._C", "_FunctionBase", "apply", CallFunction);
   AddSpecial("torch._C._functorch", "", "unwrap_if_dead", UnwrapIfDead);

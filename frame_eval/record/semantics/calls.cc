@@ -60,6 +60,18 @@ bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
   return Py_TYPE(found) == &PyStaticMethod_Type && PyFunction_Check(WrappedFunction(found).get());
 }
 
+// Whether C code that no row describes makes the instances: a base's, as in a subclass of io.StringIO. It may set what
+// nobody sees, or give an object of another class.
+bool IsMadeByUnknownCode(PyTypeObject* type) {
+  if (type->tp_new == PyBaseObject_Type.tp_new || type->tp_new == PyType_GenericNew) return false;
+  if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException))) return false;
+  for (const PyTypeObject* base = type; base != nullptr; base = base->tp_base) {
+    if (base->tp_new != type->tp_new) break;
+    type = const_cast<PyTypeObject*>(base);
+  }
+  return FindCallable(reinterpret_cast<PyObject*>(type)) == nullptr;
+}
+
 // The parts of a partial from outside: __setstate__ replaces them. An open one may be another one with equal parts.
 void ReadPartial(Trace& trace, PyObject* partial, PyObject* function, PyObject* args, PyObject* keywords,
                  bool is_open) {
@@ -384,7 +396,10 @@ static void InvokeType(Trace& trace, Call& call, PyTypeObject* type) {
   }
   static PyObject* const plain_init = _PyType_Lookup(&PyBaseObject_Type, init_name);
   const Ref<> function = python_new && init == plain_init ? WrappedFunction(make) : Ref<>();
-  if (!function) return SpecializeArguments(trace, call, 0, true);
+  if (!function) {
+    if (!python_new && IsMadeByUnknownCode(type)) throw Refusal(call.callable);
+    return SpecializeArguments(trace, call, 0, true);
+  }
   // Nothing but its __new__ looks at the arguments, if that gives an instance of the class itself (After).
   PendingCall& pending = ExpectFrame(trace, function.get());  // the class keeps it
   pending.args.assign(1, call.callable);
