@@ -9,6 +9,7 @@
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/kinds/roots.h"
+#include "guards/kinds/steps_in_words.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/type.h"
 #include "guards/kinds/world.h"
@@ -103,7 +104,10 @@ PyObject* GuardRecorder::KeyOf(SourceId id) const { return impl_->steps[id.raw()
 
 Source GuardRecorder::Describe(SourceId id) const { return InWords(impl_->steps[id.raw()]); }
 
-std::string GuardRecorder::Name(SourceId id) const { return TableOf(impl_->steps).Name(id); }
+std::string GuardRecorder::Name(SourceId id) const {
+  AddNewSteps(impl_->steps, &impl_->shown);
+  return impl_->shown.Name(id);
+}
 
 void GuardRecorder::Type(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id) || impl_->IsToldByNoHooks(id)) return;

@@ -84,6 +84,7 @@ struct GuardRecorder::Impl {
   };
   std::vector<Uses, PoolAllocator<Uses>> uses;
   InternTable<SourceKey> sources;  // of `steps`
+  SourceTable shown;               // the first of `steps` in words, as far as a name was asked for
 
   std::unique_ptr<NamesRead> names;  // outlives `predicates`; made when something is read, as it is large
   StableVector<GuardEntry> predicates;
@@ -235,6 +236,7 @@ struct GuardRecorder::Impl {
       predicates.pop_back();
     }
     sources.Truncate(n_sources);
+    if (shown.size() > n_sources) shown = SourceTable();
     while (steps.size() > n_sources) {
       if (const SourceId parent = steps.back().parent; parent.valid()) --uses[parent.raw()].children;
       uses.pop_back();

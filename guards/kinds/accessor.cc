@@ -10,6 +10,7 @@
 #include "guards/kinds/needs_python.h"
 #include "guards/kinds/own_dict.h"
 #include "guards/kinds/roots.h"
+#include "guards/kinds/steps_in_words.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
@@ -425,13 +426,17 @@ Source InWords(const Step& step) {
   return source;
 }
 
-SourceTable TableOf(const Steps& steps) {
-  SourceTable table;
-  for (size_t i = 0; i < steps.size(); ++i) {
+void AddNewSteps(const Steps& steps, SourceTable* table) {
+  for (size_t i = table->size(); i < steps.size(); ++i) {
     Source source = InWords(steps[i]);
     // Ids of the table and of the recorder are the same: keys that print alike are distinguished.
-    while (table.Add(source).raw() != i) source.text += "'";
+    while (table->Add(source).raw() != i) source.text += "'";
   }
+}
+
+SourceTable TableOf(const Steps& steps) {
+  SourceTable table;
+  AddNewSteps(steps, &table);
   return table;
 }
 
