@@ -41,7 +41,14 @@ import torch
 
 from frametap import _C
 from frametap import _saved_objects as objects
-from frametap._errors import ArtifactError, FreezeError, GraphError, QuantizationError, not_finite
+from frametap._errors import (
+    SATURATES,
+    ArtifactError,
+    FreezeError,
+    GraphError,
+    QuantizationError,
+    not_finite,
+)
 from frametap._formula import COMPARISONS, Formula
 from frametap._version import __version__
 
@@ -1004,12 +1011,12 @@ def _frozen_graphs(program: Program) -> dict[str, _C.Graph]:
     return graphs
 
 
+_HAS_8_BITS = f"its activations have 8 bits, and {SATURATES}; quantize it here or with activation_bits=7, and save it again"
+
+
 def _freezing(frozen: Frozen) -> _C.FreezeBackend:
     if frozen.activation_bits == 8 and not _C.quant_full_range():
-        raise ArtifactError(
-            "its activations have 8 bits, and int8 products of these saturate on this processor; quantize the "
-            "model here or without activation_bits, and save it again"
-        )
+        raise ArtifactError(_HAS_8_BITS)
     bits = {"activation_bits": frozen.activation_bits} if frozen.activation_bits else {}
     return _C.FreezeBackend([], products=frozen.products, options=bits)
 
@@ -1057,10 +1064,7 @@ def _graph_of(block: Block, checks_finite: bool = False, *, gradients: bool = Tr
 def _refuse_saturation(graph: _C.Graph) -> None:
     """Refuses activations of 8 bits where oneDNN has no VNNI: sums of two products saturate there without a word."""
     if not _C.quant_full_range() and any(map(_takes_8_bits, graph.nodes)):
-        raise ArtifactError(
-            "its activations have 8 bits, and int8 products of these saturate on this processor (without "
-            "VNNI, or limited by ONEDNN_MAX_CPU_ISA); quantize it here or with activation_bits=7, and save it again"
-        )
+        raise ArtifactError(_HAS_8_BITS)
 
 
 def _takes_8_bits(node: _C.Node) -> bool:

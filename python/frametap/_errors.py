@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+# Why activations of 8 bits are refused on a processor, or by its settings.
+SATURATES = "int8 products of 8 bits saturate on this processor (without VNNI, or limited by ONEDNN_MAX_CPU_ISA)"
+
+
 class FrametapError(RuntimeError):
     """The base of all exceptions that frametap itself raises."""
 

@@ -34,7 +34,7 @@ from frametap._batches import (
 from frametap._compile import compiled_of
 from frametap._decomposed import has_decomposed
 from frametap._dynamic_model import DynamicModel
-from frametap._errors import FrametapWarning, QuantizationError
+from frametap._errors import SATURATES, FrametapWarning, QuantizationError
 from frametap._freeze import freezing_backend, record
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._inference_model import captured_copy, outside, run_batch, under_torch_compile
@@ -228,12 +228,14 @@ def _measured_on_calls(
     noise = OutputNoise()
     now = state.of_now()
     state.put_back()
-    for batch, want in kept:
-        args, kwargs = copied(batch)
-        got = dict(named_tensors(model(*args, **kwargs)))
-        for name, tensor in want:
-            noise.add(name, tensor, got.get(name, tensor.new_empty(0)))
-    now.put_back()
+    try:
+        for batch, want in kept:
+            args, kwargs = copied(batch)
+            got = dict(named_tensors(model(*args, **kwargs)))
+            for name, tensor in want:
+                noise.add(name, tensor, got.get(name, tensor.new_empty(0)))
+    finally:
+        now.put_back()
     return noise.decibels()
 
 
@@ -256,8 +258,8 @@ def _options(
         raise QuantizationError(f"quantize: activation_bits must be 7, 8 or None, not {bits!r}")
     if bits == 8 and not _C.quant_full_range():
         raise QuantizationError(
-            "quantize: activation_bits=8 would give wrong results here, because int8 products of 8 bits saturate on this "
-            "processor (without VNNI, or limited by ONEDNN_MAX_CPU_ISA); leave activation_bits out, which takes 7 bits here"
+            f"quantize: activation_bits=8 would give wrong results here, because {SATURATES}; "
+            "leave activation_bits out, which takes 7 bits here"
         )
     if not isinstance(bias_correction, bool):
         raise QuantizationError(
