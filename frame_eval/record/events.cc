@@ -313,6 +313,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         note.op.expect.items.assign(list->items.begin(), list->items.end());
         return;
       }
+      if (HasOpenItems(trace_, e.in[0])) return KeepItems(trace_, note, {e.in[0]});
       SpecializeDeep(trace_, e.in[0], e.shadows[0], true);
       return;
     case Op::kMakeFunction:

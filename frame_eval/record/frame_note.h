@@ -128,6 +128,7 @@ struct OperationState {
   bool is_index = false;  // x[…] of a tensor
   OperationMarks marks;
   PyObject* listed = nullptr;         // borrowed: the tensor whose elements are asked for (x.tolist())
+  PyObject* collects = nullptr;       // borrowed: the generator whose items the result has, and nothing else (tuple(g))
   std::shared_ptr<ArrayCall> arrays;  // the call of NumPy that is at work (array_nodes.h)
   size_t nodes_before = 0;
   AtenRecorder::Mark before_nodes;  // of the function, or of the kernel
@@ -146,6 +147,7 @@ struct OperationState {
     is_index = false;
     marks = OperationMarks();
     listed = nullptr;
+    collects = nullptr;
     arrays.reset();
   }
 };

@@ -289,9 +289,17 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
       // Locals, and the value stack below the value that was handed out: in its place comes what is sent in.
       it->second.shadows.assign(f.shadows, f.shadows + f.nlocalsplus + f.depth - 1);
     }
-    hand_over();
     caller.op.returned = value;
     caller.op.returned_shadow = Shadow();
+    bool is_open = false;
+    if (caller.op.collects != nullptr && FrameOfGenerator(caller.op.collects) == f.raw) {
+      caller.op.expect.items.push_back(KeepOpen(trace_, value, shadow, &is_open));
+      if (is_open) caller.op.expect.kind = ResultSpec::Kind::kItems;
+    } else if (IsDirectCall(trace_.frames.innermost(), f)) {
+      caller.op.returned_shadow = KeepOpen(trace_, value, shadow, &is_open);
+    } else {
+      hand_over();
+    }
     return;
   }
   if (end == FrameEnd::kReturned && value != nullptr) {

@@ -179,6 +179,8 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
         }
         return Shadow();
       }
+      FT_DCHECK(note.op.collects == nullptr ||
+                note.op.expect.items.size() == static_cast<size_t>(PySequence_Fast_GET_SIZE(result)));
       AddFresh(trace_, result).items.assign(note.op.expect.items.begin(), note.op.expect.items.end());
       return Shadow();
     }

@@ -57,6 +57,8 @@ enum Fact : uint64_t {
   kOfOperator = uint64_t{1} << 32,
   kTakesFloatTensor = uint64_t{1} << 33,
   kAsksForAttention = uint64_t{1} << 34,
+  kPartsOfSize = uint64_t{1} << 35,
+  kPartsInNumber = uint64_t{1} << 36,
 };
 
 }  // namespace ops

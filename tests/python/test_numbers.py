@@ -89,6 +89,27 @@ def listed(x: Tensor) -> list[Any]:
     return [a * 2, [b], torch.tensor([b, a]), x + a, [v + 1 for v in x.tolist()]]
 
 
+def area(height: int, width: int, depth: int = 1) -> int:
+    return height * width * depth
+
+
+def halves(sizes: Iterable[int]) -> Iterable[int]:
+    for size in sizes:
+        yield size * 2
+
+
+def taken_from_a_generator(x: Tensor) -> Tensor:
+    total = x
+    for size in halves(x.shape):
+        total = total + size
+    return total * area(*x.shape[1:])
+
+
+def rows_of_a_generator(x: Tensor) -> tuple[Any, ...]:
+    rows = list((size // 2, size, x * size) for size in x.shape[:1])
+    return tuple(halves(x.shape)), rows[0][0], torch.Size(size for size in x.shape)
+
+
 SIZES = [(torch.randn(n, 4, 6),) for n in range(2, 22)]
 PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (by_batch, SIZES),
@@ -104,6 +125,14 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x: torch.zeros([n + 1 for n in x.shape]), [(torch.ones(n, n),) for n in range(2, 22)]),
     (lambda x, l: x * l[0] + sum(l) - max(l), [(torch.ones(3), [n, 30 - n]) for n in range(1, 21)]),
     (lambda x, l: [x * k for k in l], [(torch.ones(3), [n, n / 2]) for n in range(1, 21)]),
+    (lambda x: x.reshape(area(*x.shape), 1), SIZES),
+    (lambda x: torch.zeros(*x.shape) + x, SIZES),
+    (lambda x: x.new_ones(tuple(n + 1 for n in x.shape)), SIZES),
+    (lambda x: x.reshape(torch.Size([x.shape[0] * x.shape[1], x.shape[2]])), SIZES),
+    (taken_from_a_generator, SIZES),
+    (rows_of_a_generator, SIZES),
+    (lambda x: x.chunk(2), SIZES),
+    (lambda x: torch.split(x, len(x) // 2), [(torch.randn(2 * n, 3),) for n in range(1, 21)]),
     (row_that_changes, [(torch.ones(n, 2 * n),) for n in range(2, 22)]),
     (tensors_of_numbers, [(torch.ones(n), n * 2**50 + 1, n / 7) for n in range(1, 21)]),
     (listed, [(torch.tensor([n, n * n]),) for n in range(1, 21)]),

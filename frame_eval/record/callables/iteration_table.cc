@@ -86,11 +86,11 @@ void IterateRows(Trace& trace, Call& call) {
 // itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
 void Repeat(Trace& trace, Call& call) { SpecializeArguments(trace, call, 0, true); }
 
-// list(row), tuple(row), row.copy()
+// list(row), tuple(row), row.copy(), torch.Size(row). Of a generator, the items are known as it yields them (LeaveInlined).
 void CopyRow(Trace& trace, Call& call) {
-  if (call.args.size() == 1 && call.names.empty() && HasOpenItems(trace, call.args[0])) {
-    return KeepItems(trace, call.note, {call.args[0]});
-  }
+  const bool is_one = call.args.size() == 1 && call.names.empty();
+  if (is_one && HasOpenItems(trace, call.args[0])) return KeepItems(trace, call.note, {call.args[0]});
+  if (is_one && PyGen_CheckExact(call.args[0])) call.note.op.collects = call.args[0];
   Iterate(trace, call);
 }
 
@@ -143,6 +143,7 @@ void LoadIteration() {
   AddSpecial("builtins", "", "reversed", IterateLater, true);
   for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
   AddSpecial("builtins", "list", "copy", CopyRow, true);
+  AddSpecial("torch", "", "Size", CopyRow, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);

@@ -502,7 +502,7 @@ void LoadTorch() {
   AddRows("torch", "", Conduct::kPureObjects,
           {"is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "is_autocast_cache_enabled",
            "get_default_dtype", "get_autocast_cpu_dtype", "is_autocast_cpu_enabled", "is_deterministic",
-           "are_deterministic_algorithms_enabled", "Size", "finfo", "iinfo", "device", "is_anomaly_enabled",
+           "are_deterministic_algorithms_enabled", "finfo", "iinfo", "device", "is_anomaly_enabled",
            "_is_functional_tensor"});
   AddRows("torch._C", "", Conduct::kPureObjects,
           {"_get_default_device",

@@ -328,6 +328,34 @@ void RefuseUnknownLength(const Node& node) {
   }
 }
 
+// Guards how many parts torch.split or torch.chunk has made, and leaves the size open. Returns false if no guard can say it.
+static bool DecideParts(Trace& trace, const OpRow& row, const Arg& given, Shadow size, int64_t length) {
+  struct Term {
+    int64_t number;
+    Shadow shadow;
+  };
+  const auto computed = [&trace](BuiltinOp op, const Term& a, const Term& b, int64_t number) {
+    const Ref<> x = Must(PyLong_FromLongLong(a.number)), y = Must(PyLong_FromLongLong(b.number));
+    return Term{number, AddNumber(trace, op, {{x.get(), a.shadow}, {y.get(), b.shadow}})};
+  };
+  const auto ceil_of = [&computed](const Term& a, const Term& b) {
+    const Term sum = computed(BuiltinOp::kIntAdd, a, b, a.number + b.number);
+    const Term less = computed(BuiltinOp::kIntSub, sum, {1, Shadow()}, sum.number - 1);
+    return computed(BuiltinOp::kIntFloorDiv, less, b, less.number / b.number);
+  };
+  Term of{0, Shadow()};
+  if (given.kind == Arg::Kind::kValue) {
+    of = {NumberAt(trace, given.value).toInt(), Shadow{Shadow::Kind::kValue, given.value.raw()}};
+  } else {
+    of.number = given.constant.toInt();
+  }
+  if (length < 1 || of.number < 1) return false;
+  const Term whole{length, size};
+  const Term count = ceil_of(whole, row.Has(ops::kPartsInNumber) ? ceil_of(whole, of) : of);
+  const Ref<> number = Must(PyLong_FromLongLong(count.number));
+  return DecideNumbers(trace, number.get(), count.shadow, number.get(), Shadow(), Py_EQ, false);
+}
+
 // How many tensors came follows from one size; the list is the program's from now on.
 void ReadListLength(Trace& trace, const Node& node, const Event& e) {
   const OpRow row = OpRowOf(*node.op);
@@ -342,18 +370,23 @@ void ReadListLength(Trace& trace, const Node& node, const Event& e) {
   const ValueId tensor = node.args[0].value;
   const auto rank = static_cast<int64_t>(trace.aten.graph().value(tensor).type.sizes.size());
   const int64_t at = along->constant.toInt() < 0 ? along->constant.toInt() + rank : along->constant.toInt();
-  // A number of sections is the number of tensors, except for `chunk`. A number that is a tensor's element has no
-  // guard.
-  for (const Arg& arg : node.args) {
-    if (arg.kind == Arg::Kind::kValue && arg.value != tensor) {
-      const Type& type = trace.aten.graph().value(arg.value).type;
-      if (type.kind == Type::Kind::kTensor && type.sizes.empty()) {
-        throw Break{Reason::value_of_tensor, "the number of tensors that an op gives"};
-      }
-      Specialize(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+  const int64_t length = trace.aten.graph().value(tensor).type.sizes[static_cast<size_t>(at)];
+  const std::vector<Arg> args = node.args;  // guards on numbers may add nodes
+  for (const Arg& arg : args) {
+    if (arg.kind != Arg::Kind::kValue || arg.value == tensor) continue;
+    const Type& type = trace.aten.graph().value(arg.value).type;
+    // A number that is a tensor's element has no guard.
+    if (type.kind == Type::Kind::kTensor && type.sizes.empty()) {
+      throw Break{Reason::value_of_tensor, "the number of tensors that an op gives"};
     }
   }
-  Specialize(trace, nullptr, SizeOf(trace, tensor, at));
+  const Shadow size = SizeOf(trace, tensor, at);
+  if (row.Has(ops::kPartsOfSize | ops::kPartsInNumber) && DecideParts(trace, row, args[1], size, length)) return;
+  for (const Arg& arg : args) {
+    if (arg.kind != Arg::Kind::kValue || arg.value == tensor) continue;
+    Specialize(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
+  }
+  Specialize(trace, nullptr, size);
 }
 
 }  // namespace frametap
