@@ -59,6 +59,8 @@ enum Fact : uint64_t {
   kAsksForAttention = uint64_t{1} << 34,
   kPartsOfSize = uint64_t{1} << 35,
   kPartsInNumber = uint64_t{1} << 36,
+  kSections = uint64_t{1} << 37,
+  kOneForEachTensor = uint64_t{1} << 38,
 };
 
 }  // namespace ops

@@ -359,6 +359,7 @@ static bool DecideParts(Trace& trace, const OpRow& row, const Arg& given, Shadow
 // How many tensors came follows from one size; the list is the program's from now on.
 void ReadListLength(Trace& trace, const Node& node, const Event& e) {
   const OpRow row = OpRowOf(*node.op);
+  if (row.Has(ops::kOneForEachTensor)) return;  // the program's list has a length that is guarded
   const std::optional<int> dim = node.op->schema().argumentIndexWithName("dim");
   const Arg* along = dim ? &node.args[static_cast<size_t>(*dim)] : nullptr;
   if (!row.Has(ops::kPartsAlongDim | ops::kPartForEachSize) || along == nullptr || along->kind != Arg::Kind::kConst ||
@@ -386,7 +387,7 @@ void ReadListLength(Trace& trace, const Node& node, const Event& e) {
     if (arg.kind != Arg::Kind::kValue || arg.value == tensor) continue;
     Specialize(trace, nullptr, Shadow{Shadow::Kind::kValue, arg.value.raw()});
   }
-  Specialize(trace, nullptr, size);
+  if (!row.Has(ops::kSections)) Specialize(trace, nullptr, size);
 }
 
 }  // namespace frametap
