@@ -86,7 +86,7 @@ void IterateRows(Trace& trace, Call& call) {
 // itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
 void Repeat(Trace& trace, Call& call) { SpecializeArguments(trace, call, 0, true); }
 
-// list(row), tuple(row), row.copy(), torch.Size(row). Of a generator, the items are known as it yields them (LeaveInlined).
+// list(row), tuple(row), row.copy(), torch.Size(row). The items of a generator are known as it yields them (LeaveInlined).
 void CopyRow(Trace& trace, Call& call) {
   const bool is_one = call.args.size() == 1 && call.names.empty();
   if (is_one && HasOpenItems(trace, call.args[0])) return KeepItems(trace, call.note, {call.args[0]});

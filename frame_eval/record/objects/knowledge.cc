@@ -458,21 +458,17 @@ void MarkMutated(Trace& trace, PyObject* object) {
 
 // It takes from other iterators in turn. Where the segment is cut in the middle of that, none is what it was.
 void MarkAdvanced(Trace& trace, PyObject* object) {
-  struct Walk {
-    Trace& trace;
-    bool is_below_generator;  // bytecode takes from the parts of a generator, one by one (sequences/R3)
-    void Mark(PyObject* iterator) {
-      ObjectRecord* const known = PyIter_Check(iterator) ? trace.objects.Find(iterator) : nullptr;
-      if (known == nullptr || known->mutated_epoch == trace.epoch) return;
-      if (is_below_generator && trace.iteration.open.contains(iterator)) return known->MutatedIn(trace.epoch);
-      MarkMutated(trace, iterator);
-      if (Py_TYPE(iterator)->tp_traverse == nullptr) return;
-      Walk below{trace, PyGen_CheckExact(iterator) != 0};
-      const auto visit = [](PyObject* part, void* walk) { return static_cast<Walk*>(walk)->Mark(part), 0; };
-      Py_TYPE(iterator)->tp_traverse(iterator, visit, &below);
-    }
+  ObjectRecord* known = PyIter_Check(object) ? trace.objects.Find(object) : nullptr;
+  if (known == nullptr || known->mutated_epoch == trace.epoch) return;
+  MarkMutated(trace, object);
+  if (Py_TYPE(object)->tp_traverse == nullptr) return;
+  const visitproc visit = [](PyObject* part, void* of) { return MarkAdvanced(*static_cast<Trace*>(of), part), 0; };
+  const visitproc visit_of_generator = [](PyObject* part, void* of) {  // whose bytecode takes one by one (sequences/R3)
+    Trace& trace = *static_cast<Trace*>(of);
+    ObjectRecord* const known = trace.iteration.open.contains(part) ? trace.objects.Find(part) : nullptr;
+    return known != nullptr ? known->MutatedIn(trace.epoch) : MarkAdvanced(trace, part), 0;
   };
-  Walk{trace, false}.Mark(object);
+  Py_TYPE(object)->tp_traverse(object, PyGen_CheckExact(object) ? visit_of_generator : visit, &trace);
 }
 
 void BeginMutation(Trace& trace, PyObject* container) {

@@ -60,8 +60,8 @@ bool IsConstructorOf(PyTypeObject* type, PyObject* found) {
   return Py_TYPE(found) == &PyStaticMethod_Type && PyFunction_Check(WrappedFunction(found).get());
 }
 
-// Whether C code that no row describes makes the instances: a base's, as in a subclass of io.StringIO. It may set what
-// nobody sees, or give an object of another class.
+// Whether C code that no row describes makes the instances: a base's, as in a subclass of io.StringIO. It may set a
+// hidden flag, or give an object of another class.
 bool IsMadeByUnknownCode(PyTypeObject* type) {
   if (type->tp_new == PyBaseObject_Type.tp_new || type->tp_new == PyType_GenericNew) return false;
   if (PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(PyExc_BaseException))) return false;
