@@ -481,12 +481,15 @@ void Invoke(Trace& trace, Call call) {
     }
     if (const char* name = CalledOp(trace, callable)) {
       GuardTypeOrIdentity(trace, callable);
+      FixContent(trace, callable);
       return TorchCall(trace, call.note, &call, name);
     }
     throw Refusal(callable);
   }
-  // A bound method of a builtin object that existed before: which method, and of which object.
+  // A bound method of a builtin object that existed before: which method, and of which object. The row of a callable of
+  // another type (np.median) says nothing about other callables of the type.
   GuardTypeOrIdentity(trace, callable);
+  FixContent(trace, callable);
   if (Py_TYPE(callable) == Objects().method_wrapper) {
     Ref<> self = Must(PyObject_GetAttrString(callable, "__self__"));
     AdoptResult(trace, self.get());
