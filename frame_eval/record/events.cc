@@ -435,6 +435,10 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     case Op::kBeforeWith: {
       static PyObject* enter_name = InternedName("__enter__");
       PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
+      if (const CallableRow* const row = RowOfEnter(e.in[0]); row != nullptr) {
+        Call call{f, note, enter, {e.in[0]}, {e.shadows[0]}, {}};
+        return row->special(trace_, call);
+      }
       const bool is_known = enter == nullptr || PyFunction_Check(enter) || IsLockOfOwnProperty(trace_, f, e.in[0]);
       if (!is_known) throw Refusal(enter);
       return SpecializeAll(trace_, e);

@@ -215,6 +215,7 @@ void Session::End(const Break& given, const FrameState* until) {
     return std::move(finished.segment);
   };
   std::shared_ptr<Segment> segment = row.is_break ? Finish(finish, &why) : nullptr;
+  const bool cut_in_block = in_block || trace().thread.IsContextSet();
   // The new exception on the stack cannot be made again. The user reads about the exception, not about the object.
   if (!row.is_break || (reason.reason == Reason::exception_handling && why.reason == Reason::escaping_object)) {
     why = reason;
@@ -225,7 +226,7 @@ void Session::End(const Break& given, const FrameState* until) {
   // Only now: the end of the recorder may have run Python code that reset the store.
   EntryPoint& entry = publisher_.entry_point();
   if (segment == nullptr) {
-    const bool is_first = is_for_cache || (in_block && !std::exchange(entry.ends_at_blocks, true));
+    const bool is_first = is_for_cache || (cut_in_block && !std::exchange(entry.ends_at_blocks, true));
     if (!is_first) entry.wait_offset = offset;
     publisher_.Abort(why, at, !is_first);
     return;

@@ -61,6 +61,7 @@ enum Fact : uint64_t {
   kPartsInNumber = uint64_t{1} << 36,
   kSections = uint64_t{1} << 37,
   kOneForEachTensor = uint64_t{1} << 38,
+  kObserved = uint64_t{1} << 39,
 };
 
 }  // namespace ops

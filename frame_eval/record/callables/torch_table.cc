@@ -389,6 +389,26 @@ void SwitchInferenceMode(Trace& trace, Call& call) {
   ExchangeKeys(trace, call);
 }
 
+// torch._C.DisableTorchFunctionSubclass(): a block without torch functions of subclasses. No graph has such subclasses. The
+// block must end before the segment does, as a context variable must be reset (ThreadChanges).
+void MakeSubclassBlock(Trace& trace, Call& call) {
+  // A backend that compiles has `ends_at_blocks` set for inference mode.
+  const bool has_ended_in_one = trace.ends_at_blocks && trace.store.backend().calls_python();
+  if (!call.args.empty() || has_ended_in_one) throw Refusal(call.callable);
+}
+
+void EnterSubclassBlock(Trace& trace, Call& call) {
+  const ObjectRecord* const known = call.args.size() == 1 ? trace.objects.Find(call.args[0]) : nullptr;
+  if (known == nullptr || known->state == ObjectRecord::State::kSource) throw Refusal(call.callable);
+  if (trace.thread.IsContextSet(call.args[0])) throw Refusal(call.callable);
+  trace.thread.SetContext(call.args[0], 0);
+}
+
+void LeaveSubclassBlock(Trace& trace, Call& call) {
+  if (call.args.empty() || !trace.thread.ResetContext(call.args[0], 0)) throw Refusal(call.callable);
+  SpecializeArguments(trace, call, 1, false);
+}
+
 }  // namespace
 
 void LoadTorch() {
@@ -450,6 +470,9 @@ void LoadTorch() {
   AddSpecial("torch._C", "", "_InferenceMode", MakeInferenceMode);
   for (const char* name : {"__enter__", "__exit__"})
     AddSpecial("torch._C", "_InferenceMode", name, SwitchInferenceMode);
+  AddSpecial("torch._C", "", "DisableTorchFunctionSubclass", MakeSubclassBlock);
+  AddSpecial("torch._C", "DisableTorchFunctionSubclass", "__enter__", EnterSubclassBlock);
+  AddSpecial("torch._C", "DisableTorchFunctionSubclass", "__exit__", LeaveSubclassBlock);
   AddSpecial("torch._C", "TensorBase", "size", Size);
   AddSpecial("torch._C", "TensorBase", "item", Item);
   AddSpecial("torch._C", "TensorBase", "tolist", ToList);

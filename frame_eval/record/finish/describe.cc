@@ -13,6 +13,7 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/semantics/generators.h"
+#include "frame_eval/record/semantics/observers.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
@@ -191,7 +192,12 @@ Operand Describe(Trace& trace, PyObject* object, Shadow shadow) {
       throw Escapes(object);
     }
   }
-  if (known->state == ObjectRecord::State::kSource) return from_source(known->source);
+  if (known->state == ObjectRecord::State::kSource) {
+    // Programs that keep it see that two runs give one object.
+    const bool is_shared = trace.guards.accessor(known->source) == Accessor::kPinned && IsMark(object);
+    if (is_shared && !trace.frames.ends_with_break) throw Escapes(object);
+    return from_source(known->source);
+  }
   MeetAsObject(trace, object);
   if (IsArrayOperand(trace, object)) return of_value(ArrayValue(trace, object));
   if (trace.frames.ends_with_break && known->mutated_epoch >= trace.frames.cut.epoch) {

@@ -15,6 +15,7 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
+#include "frame_eval/record/semantics/observers.h"
 #include "frame_eval/record/semantics/mapping_proxies.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/trace.h"
@@ -109,6 +110,7 @@ static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWa
     }
     if (PySlice_Check(object)) SpecializeItems(trace, object);
     if (!trace.iteration.open.empty()) CloseIterator(trace, object);
+    if (IsMark(object)) return FixMark(trace, object);
     if (IsForeign(trace, object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};
     }

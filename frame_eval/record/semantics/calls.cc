@@ -27,12 +27,14 @@
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/mutations.h"
 #include "frame_eval/record/semantics/named_tuples.h"
+#include "frame_eval/record/semantics/observers.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/segment/compiled_form.h"
 #include "guards/kinds/keys.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
+#include "ir/ops/op_rows.h"
 
 namespace frametap {
 namespace {
@@ -98,34 +100,37 @@ void ReadPartial(Trace& trace, PyObject* partial, PyObject* function, PyObject* 
 bool RunsAsRecorded(SegmentCache& store) { return store.backend().calls_python() && !store.options().by_identity; }
 
 // torch.ops.x.y and torch.ops.x.y.z are objects of Python code. Each passes its arguments to a function of C that no
-// other object holds. Returns the op's name without its namespace, or null if `callable` is not such a function. If a
-// name has several overloads, that function chooses one and passes it to the dispatcher.
-const char* CalledOp(Trace& trace, PyObject* callable) {
+// other object holds. Returns the op, or nothing if `callable` is not such a function. If a name has several overloads, that
+// function chooses one and passes it to the dispatcher.
+std::optional<c10::OperatorHandle> CalledOp(Trace& trace, PyObject* callable) {
   static PyObject *const function_name = InternedName("_op"), *const packet_name = InternedName("_qualified_op_name"),
                          *const schema_name = InternedName("_name"), *const overloads = InternedName("_overload_names");
   const ObjectRecord* known = PyCFunction_Check(callable) ? trace.objects.Find(callable) : nullptr;
-  if (known == nullptr || known->state != ObjectRecord::State::kSource) return nullptr;
-  if (PyCFunction_GET_FUNCTION(callable) != Objects().bound_by_torch) return nullptr;
+  if (known == nullptr || known->state != ObjectRecord::State::kSource) return std::nullopt;
+  if (PyCFunction_GET_FUNCTION(callable) != Objects().bound_by_torch) return std::nullopt;
   const SourceId parent = trace.guards.parent(known->source);
-  if (!parent.valid() || trace.guards.KeyOf(known->source) != function_name) return nullptr;
+  if (!parent.valid() || trace.guards.KeyOf(known->source) != function_name) return std::nullopt;
   PyObject* const owner = trace.guards.seen(parent);
   const bool is_packet = owner != nullptr && Py_TYPE(owner) == Objects().op_packet;
-  if (!is_packet && (owner == nullptr || Py_TYPE(owner) != Objects().op_overload)) return nullptr;
+  if (!is_packet && (owner == nullptr || !PyObject_TypeCheck(owner, Objects().op_overload))) return std::nullopt;
   const Ref<> text = Must(PyObject_GenericGetAttr(owner, is_packet ? packet_name : schema_name));
   std::string name = PyUnicode_Check(text.get()) ? PyUnicode_AsUTF8(text.get()) : "", overload;
   if (is_packet) {
     const Ref<> all = Must(PyObject_GenericGetAttr(owner, overloads));
-    if (!PyList_Check(all.get()) || PyList_GET_SIZE(all.get()) == 0) return nullptr;
+    if (!PyList_Check(all.get()) || PyList_GET_SIZE(all.get()) == 0) return std::nullopt;
     PyObject* const first = PyList_GET_ITEM(all.get(), 0);
     overload = PyUnicode_Check(first) ? PyUnicode_AsUTF8(first) : "";
   } else if (const size_t dot = name.find('.', name.find("::")); dot != std::string::npos) {
     overload = name.substr(dot + 1);
     name.resize(dot);
   }
-  const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
-  if (!op) return nullptr;  // an op of TorchScript alone
-  const std::string& kept = op->schema().name();
-  return kept.c_str() + kept.find("::") + 2;
+  return c10::Dispatcher::singleton().findSchema({name, overload});  // nothing for an op of TorchScript alone
+}
+
+void CallOp(Trace& trace, Call& call, const c10::OperatorHandle& op) {
+  const std::string& name = op.schema().name();
+  if (OpRowOf(op).Has(ops::kObserved)) return CallObserved(trace, call, !op.schema().returns().empty());
+  TorchCall(trace, call.note, &call, name.c_str() + name.find("::") + 2);
 }
 
 // The result of functools.cmp_to_key: it calls the function that it was given.
@@ -479,10 +484,10 @@ void Invoke(Trace& trace, Call call) {
       call.shadows.insert(call.shadows.begin(), Shadow());
       return InvokePython(trace, call, method);
     }
-    if (const char* name = CalledOp(trace, callable)) {
+    if (const std::optional<c10::OperatorHandle> op = CalledOp(trace, callable)) {
       GuardTypeOrIdentity(trace, callable);
       FixContent(trace, callable);
-      return TorchCall(trace, call.note, &call, name);
+      return CallOp(trace, call, *op);
     }
     throw Refusal(callable);
   }

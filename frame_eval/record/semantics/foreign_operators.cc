@@ -67,9 +67,18 @@ static bool HasTensor(const Event& e) {
   return std::any_of(e.in, e.in + e.n, [](PyObject* operand) { return operand != nullptr && IsTensor(operand); });
 }
 
+const CallableRow* RowOfEnter(PyObject* manager) {
+  static PyObject* const name = InternedName("__enter__");
+  PyObject* const enter = _PyType_Lookup(Py_TYPE(manager), name);
+  if (enter == nullptr || Py_TYPE(enter) != &PyMethodDescr_Type) return nullptr;
+  const CallableRow* const row = FindCallable(enter);
+  return row != nullptr && row->special != nullptr ? row : nullptr;
+}
+
 // An operator on an object of an extension type that existed before: what it reads cannot be guarded.
 void RefuseForeign(Trace& trace, const Event& e) {
   if (e.op == Op::kBeforeWith && IsLockOfOwnProperty(trace, trace.frames.innermost(), e.in[0])) return;
+  if (e.op == Op::kBeforeWith && RowOfEnter(e.in[0]) != nullptr) return;
   if (e.op == Op::kGetIter && (IsMetIterator(trace, e.in[0]) || PyGen_CheckExact(e.in[0]))) return;
   for (int i = 0; i < e.n; ++i) {
     if (e.in[i] == nullptr || IsScalar(e.in[i]) || IsTensor(e.in[i])) continue;

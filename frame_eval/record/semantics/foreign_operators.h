@@ -9,6 +9,8 @@
 
 namespace frametap {
 
+struct CallableRow;
+
 // Returns whether it is an object of an extension type that existed before, whose content cannot be guarded, or of a class
 // with such an operator.
 bool IsForeign(Trace& trace, PyObject* object);
@@ -29,6 +31,8 @@ inline void RefuseForeignOperator(PyObject* object) {
   if (HasForeignOperator(object)) [[unlikely]]
     ThrowForeignOperator(object);
 }
+// Returns the row of a class in C whose `with` blocks have one, or null.
+const CallableRow* RowOfEnter(PyObject* manager);
 // Does so for a key and its parts, if it is a slice or sequence: C code reads the hash or index of all of them.
 void RefuseForeignKey(PyObject* key, int depth = 0);
 void RefuseForeign(Trace& trace, const Event& e);

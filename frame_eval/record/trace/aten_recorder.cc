@@ -330,6 +330,11 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     op.redispatchBoxed(rest, stack);
     return;
   }
+  if (!IsOfTorch(op) && OpRowOf(op).Has(ops::kObserved)) {  // a guard says that nobody observes
+    AtenPause below;
+    op.redispatchBoxed(rest, stack);
+    return;
+  }
   const c10::FunctionSchema& schema = op.schema();
   const OpFacts& facts = *op_facts.Of(op).facts;
   size_t arg_count = schema.arguments().size();

@@ -1,0 +1,46 @@
+#include "frame_eval/record/semantics/observers.h"
+
+#include <ATen/record_function.h>
+
+#include "frame_eval/record/objects/force.h"
+#include "frame_eval/record/objects/knowledge.h"
+#include "guards/throw_if_null.h"
+
+namespace frametap {
+namespace {
+
+PyObject* HasObservers(PyObject*, PyObject*) { return PyLong_FromLong(at::hasCallbacks() ? 1 : 0); }
+
+}  // namespace
+
+bool IsMark(PyObject* object) {
+  static PyTypeObject* const scripted = [] {
+    const Ref<> module = Must(PyImport_ImportModule("torch._C"));
+    return reinterpret_cast<PyTypeObject*>(Must(PyObject_GetAttrString(module.get(), "ScriptObject")).Release());
+  }();
+  if (Py_TYPE(object) != scripted) [[likely]]
+    return false;
+  const Ref<> type = Must(PyObject_CallMethod(object, "_type", nullptr));
+  const Ref<> name = Must(PyObject_CallMethod(type.get(), "qualified_name", nullptr));
+  return PyUnicode_Check(name.get()) &&
+         PyUnicode_CompareWithASCIIString(name.get(), "__torch__.torch.classes.profiler._RecordFunction") == 0;
+}
+
+void FixMark(Trace& trace, PyObject* mark) {
+  const SourceId source = SourceOf(trace, mark);
+  const bool changes =
+      source.valid() && trace.store.has_changing_numbers() && trace.store.IsChanging(trace.guards.Name(source));
+  if (!source.valid() || changes) throw Break{Reason::unknown_operation, "a mark for a profiler from plain Python"};
+  trace.guards.Identity(source, trace.frames.Here());
+}
+
+void CallObserved(Trace& trace, Call& call, bool has_result) {
+  if (at::hasCallbacks()) throw Break{Reason::unknown_operation, "a mark for a profiler that is on"};
+  static PyMethodDef method = {"has_observers", HasObservers, METH_NOARGS, nullptr};
+  static PyObject* const function = Must(PyCFunction_New(&method, nullptr)).Release();
+  trace.guards.Answer(function, "profilers that are on", trace.frames.Here());
+  for (size_t i = 0; i < call.args.size(); ++i) SpecializeDeep(trace, call.args[i], call.shadows[i], true);
+  call.note.op.expect.kind = has_result ? ResultSpec::Kind::kPinned : ResultSpec::Kind::kNothing;
+}
+
+}  // namespace frametap
