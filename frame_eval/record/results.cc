@@ -31,6 +31,14 @@
 
 namespace frametap {
 
+// Ends the segment at an op that has given a sparse tensor back because of its content (`coalesce`): no guard reads that.
+static void RefuseByHiddenContent(Trace& trace, const at::Tensor& given_back) {
+  const Node& node = trace.aten.graph().nodes.back();
+  if (given_back.layout() == c10::kStrided || !node.op) return;
+  if (trace.aten.op_facts.Of(*node.op).gives != GivesArgument::kByContent) return;
+  throw Break{Reason::unknown_operation, node.op_name() + " of a tensor that is not strided"};
+}
+
 static Shadow UnpackedItem(Trace& trace, const FrameNote& note, const Event& e, PyObject* result);
 static Shadow TorchResult(Trace& trace, FrameState& f, FrameNote& note, const Event& e, PyObject* result);
 
@@ -276,6 +284,7 @@ static Shadow TorchResult(Trace& trace, FrameState&, FrameNote& note, const Even
         made > 0 && trace.aten.graph().nodes.back().op && trace.aten.graph().nodes.back().op->schema().is_mutable();
     // No op, or an op that gave its argument back: the binding has looked at sizes, strides or dtype and decided.
     const bool has_decided = made == 0 || (is_argument && !wrote);
+    if (is_argument && !wrote) RefuseByHiddenContent(trace, TensorOf(result));
     if (has_decided ? !GivesBack(trace, note, e, result) : !IsKnownToBeNew(trace, note, e, *known)) {
       read_arguments(true);
       FixNumbersOf(trace, note.op.nodes_before);

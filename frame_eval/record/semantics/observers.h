@@ -1,5 +1,5 @@
 // Ops that only inform observers of ops (kObserved in ir/ops/ops.def), such as torch.profiler.record_function. A segment that
-// has recorded one fits as long as nobody observes, and leaves it out.
+// has recorded one fits while no observer is on, and leaves it out.
 // Not here: torch functions of subclasses, which the same blocks switch off (callables/torch_table.cc).
 #pragma once
 

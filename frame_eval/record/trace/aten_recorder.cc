@@ -330,7 +330,7 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
     op.redispatchBoxed(rest, stack);
     return;
   }
-  if (!IsOfTorch(op) && OpRowOf(op).Has(ops::kObserved)) {  // a guard says that nobody observes
+  if (!IsOfTorch(op) && OpRowOf(op).Has(ops::kObserved)) {  // a guard: no observer is on
     AtenPause below;
     op.redispatchBoxed(rest, stack);
     return;
