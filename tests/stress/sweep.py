@@ -56,6 +56,7 @@ _COVERS = "a slice that covers a dimension is an op for some sizes only"
 # (kind of fault, program): why it is not compared.
 NOT_COMPARED = {
     ("alloc", "attention_kernels_by_priority"): "_get_sdp_priority_order of torch crashes",
+    ("alloc", "callback_of_what_a_function_holds"): _ORDER,
     ("alloc", "chunked_module_inplace"): "a known fault: see docs/known_faults.md",
     ("alloc", "counted_by_shape"): _PRINTED,
     ("alloc", "frame_locals_in_traceback_of_replay"): _CAUGHT,
