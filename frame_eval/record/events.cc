@@ -1,6 +1,7 @@
 // The recorder before an operation: its reads are guarded, and its changes are noted.
 
 #include "absl/container/flat_hash_set.h"
+#include "frame_eval/interpreter/opcodes/names.h"
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
@@ -433,8 +434,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       SpecializeAll(trace_, e);
       return;
     case Op::kBeforeWith: {
-      static PyObject* enter_name = InternedName("__enter__");
-      PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), enter_name);
+      PyObject* enter = _PyType_Lookup(Py_TYPE(e.in[0]), interned.enter);
       if (const CallableRow* const row = RowOfEnter(e.in[0]); row != nullptr) {
         Call call{f, note, enter, {e.in[0]}, {e.shadows[0]}, {}};
         return row->special(trace_, call);

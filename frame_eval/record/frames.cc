@@ -6,6 +6,7 @@
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/parameters.h"
+#include "frame_eval/interpreter/opcodes/names.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/direct_calls.h"
 #include "frame_eval/record/fast_paths/module_calls.h"
@@ -70,9 +71,8 @@ bool IsFinaliser(const Trace& trace, const FrameState& f) {
   }
   if (PyObject_TypeCheck(self, Objects().weak_reference)) return true;  // its callback
   PyTypeObject* const type = Py_TYPE(self);
-  static PyObject* const name = InternedName("__del__");
   return (type->tp_finalize != nullptr || type->tp_del != nullptr) && HasPlainNames(type) &&
-         _PyType_Lookup(type, name) == reinterpret_cast<PyObject*>(f.function);
+         _PyType_Lookup(type, interned.del) == reinterpret_cast<PyObject*>(f.function);
 }
 
 bool Recorder::observes_inner_frames() const { return trace_.lifetimes.watches() || SelfChecking(); }

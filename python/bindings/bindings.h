@@ -43,6 +43,7 @@ void BindOffload(pybind11::module_& m);         // offload.cc: float weights of 
 void BindFreeze(pybind11::module_& m);          // freeze.cc
 void BindInferenceCalls(pybind11::module_& m);  // inference_calls.cc: calls of quantized and frozen models
 void BindCallables(pybind11::module_& m);       // callables.cc: what is known of C callables
+void BindProfilerMarks(pybind11::module_& m);   // profiler_marks.cc: nothing for Python, a test for the recorder
 void BindCompiled(pybind11::module_& m);        // compiled.cc: CompiledFunction, Segment, Guard
 
 }  // namespace frametap

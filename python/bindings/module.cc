@@ -15,5 +15,6 @@ PYBIND11_MODULE(_C, m) {
   frametap::BindInferenceCalls(m);
   frametap::BindCompiled(m);
   frametap::BindCallables(m);
+  frametap::BindProfilerMarks(m);
   if (frametap::SelfChecking()) Py_AtExit(frametap::ReportLeaks);  // runs when the interpreter is gone
 }

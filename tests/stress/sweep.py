@@ -52,7 +52,6 @@ _SEGMENT_LINE = "where too much was written to be taken back, the line is that o
 _PRINTED = "CPython takes a set for one being printed if its list of these cannot shrink"
 _VIEWS = "how many views of a value an assignment makes follows from sizes"
 _ORDER = "a known fault, the order in which objects end: see docs/known_faults.md"
-_MARKS = "a known fault, a crash in the exit of record_function: see docs/known_faults.md"
 _COVERS = "a slice that covers a dimension is an op for some sizes only"
 # (kind of fault, program): why it is not compared.
 NOT_COMPARED = {
@@ -65,22 +64,6 @@ NOT_COMPARED = {
     ("alloc", "grad_mode_and_exception"): _CAUGHT,
     ("alloc", "lying_arguments"): "it catches the MemoryError, and shows it",
     ("alloc", "nested_look_ups_by_frozensets"): _PRINTED,
-    ("alloc", "block_of_subclasses_left_by_an_exception"): _MARKS,
-    ("alloc", "block_that_outlives_the_call"): _MARKS,
-    ("alloc", "blocks_of_subclasses_within_each_other"): _MARKS,
-    ("alloc", "break_in_a_block"): _MARKS,
-    ("alloc", "break_in_a_callee_without_torch_functions"): _MARKS,
-    ("alloc", "break_without_torch_functions"): _MARKS,
-    ("alloc", "decorated_by_a_mark"): _MARKS,
-    ("alloc", "exception_in_a_block"): _MARKS,
-    ("alloc", "one_block_that_is_named"): _MARKS,
-    ("alloc", "one_layer_in_a_block"): _MARKS,
-    ("alloc", "one_step_of_sgd"): _MARKS,
-    ("alloc", "profiler_between_calls"): _MARKS,
-    ("alloc", "profiler_that_ends_within_a_block"): _MARKS,
-    ("alloc", "profiler_that_is_on_while_recorded"): _MARKS,
-    ("alloc", "profiler_within_the_call"): _MARKS,
-    ("alloc", "subclass_in_a_block_without_torch_functions"): _MARKS,
     ("alloc", "threads_share_it"): "a thread that finds no memory ends by itself",
     ("abort", "finaliser_callee_then_caller"): _ORDER,
     ("exit", "finaliser_callee_then_caller"): _ORDER,

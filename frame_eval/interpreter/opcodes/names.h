@@ -1,5 +1,6 @@
-// Names that instructions look up. They are interned when the extension is loaded, so that no instruction can fail for
-// want of one. A function-local static would stay null for good if its first use finds no memory.
+// Names that instructions look up, and one that a recorder looks up as a frame begins. They are interned when the extension is
+// loaded, so that none of these can fail for want of one. A function-local static would stay null for good if its first use
+// finds no memory.
 #pragma once
 
 #include <Python.h>
@@ -11,6 +12,7 @@
   NAME(annotations, "__annotations__") \
   NAME(build_class, "__build_class__") \
   NAME(call, "__call__")               \
+  NAME(del, "__del__")                 \
   NAME(dict, "__dict__")               \
   NAME(empty, "")                      \
   NAME(enter, "__enter__")             \

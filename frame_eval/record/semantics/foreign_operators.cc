@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "frame_eval/interpreter/opcodes/names.h"
 #include "frame_eval/record/callables/getters.h"
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/objects/cached_properties.h"
@@ -68,8 +69,7 @@ static bool HasTensor(const Event& e) {
 }
 
 const CallableRow* RowOfEnter(PyObject* manager) {
-  static PyObject* const name = InternedName("__enter__");
-  PyObject* const enter = _PyType_Lookup(Py_TYPE(manager), name);
+  PyObject* const enter = _PyType_Lookup(Py_TYPE(manager), interned.enter);
   if (enter == nullptr || Py_TYPE(enter) != &PyMethodDescr_Type) return nullptr;
   const CallableRow* const row = FindCallable(enter);
   return row != nullptr && row->special != nullptr ? row : nullptr;

@@ -13,18 +13,7 @@ PyObject* HasObservers(PyObject*, PyObject*) { return PyLong_FromLong(at::hasCal
 
 }  // namespace
 
-bool IsMark(PyObject* object) {
-  static PyTypeObject* const scripted = [] {
-    const Ref<> module = Must(PyImport_ImportModule("torch._C"));
-    return reinterpret_cast<PyTypeObject*>(Must(PyObject_GetAttrString(module.get(), "ScriptObject")).Release());
-  }();
-  if (Py_TYPE(object) != scripted) [[likely]]
-    return false;
-  const Ref<> type = Must(PyObject_CallMethod(object, "_type", nullptr));
-  const Ref<> name = Must(PyObject_CallMethod(type.get(), "qualified_name", nullptr));
-  return PyUnicode_Check(name.get()) &&
-         PyUnicode_CompareWithASCIIString(name.get(), "__torch__.torch.classes.profiler._RecordFunction") == 0;
-}
+MarkTest mark_test = nullptr;
 
 void FixMark(Trace& trace, PyObject* mark) {
   const SourceId source = SourceOf(trace, mark);

@@ -7,8 +7,11 @@
 
 namespace frametap {
 
-// Returns whether it is the object that such an op gives.
-bool IsMark(PyObject* object);
+// Returns whether it is the object that such an op gives. Only the bindings know the objects of pybind11 (L4 of the layout
+// rules), so they set it.
+using MarkTest = bool (*)(PyObject* object);
+extern MarkTest mark_test;
+inline bool IsMark(PyObject* object) { return mark_test != nullptr && mark_test(object); }
 // Fixes one that was given before the segment began. A recording pins the object, so that its runs give the same one. Plain
 // Python gives another one each time.
 void FixMark(Trace& trace, PyObject* mark);
