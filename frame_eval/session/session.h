@@ -125,9 +125,9 @@ class Session : public FrameFilter, public Tracer {
   // Gives up the followed call, if there is one, and returns whether there was.
   bool GiveUpPrediction();
   bool IsLeftByPrediction(const FrameNote& note) const {
-    return is_recording() && trace().predictions != nullptr && IsLeftNow(note);
+    const PredictedCall* const call = is_recording() ? PredictedIn(trace()) : nullptr;
+    return call != nullptr && call->stage == PredictedCall::Stage::kGivenUp && !note.inlined && !note.suspended;
   }
-  bool IsLeftNow(const FrameNote& note) const;
   static void RaiseGivenUp();
   // Leaves the recording without a segment. Plain Python continues the call.
   void Drop(const Break& given);

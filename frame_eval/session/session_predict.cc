@@ -21,10 +21,10 @@ bool Session::is_predicting() const {
 // The call is a look-up with known arguments (cached_calls.h).
 static void AskByIdentity(Trace& trace, FrameNote& note) {
   const PredictedCall& call = *PredictedIn(trace);
+  const std::vector<PyObject*> args = call.Arguments(), names = call.Keywords();
   Call now{trace.frames.innermost(), note, call.cached.get(), {}, {}, {}};
-  for (const Ref<>& arg : call.args) now.args.push_back(arg.get());
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names.get()); ++i)
-    now.names.push_back(PyTuple_GET_ITEM(call.names.get(), i));
+  now.args.assign(args.begin(), args.end());
+  now.names.assign(names.begin(), names.end());
   now.shadows.assign(call.shadows.begin(), call.shadows.end());
   InvokeCachedByIdentity(trace, now);
   note.op.own_effect = true;
@@ -82,11 +82,6 @@ bool Session::GiveUpPrediction() {
   trace().aten.has_refused = false;
   trace().frames.ClearPending();
   return true;
-}
-
-bool Session::IsLeftNow(const FrameNote& note) const {
-  return is_predicting() && PredictedIn(trace())->stage == PredictedCall::Stage::kGivenUp && !note.inlined &&
-         !note.suspended;
 }
 
 void Session::RaiseGivenUp() { PyErr_SetString(PyExc_SystemError, "frametap: a followed call is given up"); }

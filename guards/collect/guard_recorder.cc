@@ -9,7 +9,6 @@
 #include "guards/kinds/length.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/kinds/roots.h"
-#include "guards/kinds/steps_in_words.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/type.h"
 #include "guards/kinds/world.h"

@@ -10,7 +10,6 @@
 #include "guards/kinds/needs_python.h"
 #include "guards/kinds/own_dict.h"
 #include "guards/kinds/roots.h"
-#include "guards/kinds/steps_in_words.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"

@@ -73,6 +73,8 @@ std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& root
 
 using Steps = StableVector<Step>;  // by SourceId
 SourceTable TableOf(const Steps& steps);
+// Adds the steps that `table` lacks to one that has the first of them.
+void AddNewSteps(const Steps& steps, SourceTable* table);
 Source InWords(const Step& step);
 
 }  // namespace frametap

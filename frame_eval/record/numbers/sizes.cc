@@ -328,32 +328,31 @@ void RefuseUnknownLength(const Node& node) {
   }
 }
 
+static std::optional<IntTerm> CeilDiv(Trace& trace, const IntTerm& a, const IntTerm& b) {
+  const std::optional<IntTerm> sum = IntOp(trace, BuiltinOp::kIntAdd, a, b);
+  const std::optional<IntTerm> less = sum ? IntOp(trace, BuiltinOp::kIntSub, *sum, IntTerm::Of(1)) : sum;
+  return less ? IntOp(trace, BuiltinOp::kIntFloorDiv, *less, b) : less;
+}
+
 // Guards how many parts torch.split or torch.chunk has made, and leaves the size open. Returns false if no guard can say it.
 static bool DecideParts(Trace& trace, const OpRow& row, const Arg& given, Shadow size, int64_t length) {
-  struct Term {
-    int64_t number;
-    Shadow shadow;
-  };
-  const auto computed = [&trace](BuiltinOp op, const Term& a, const Term& b, int64_t number) {
-    const Ref<> x = Must(PyLong_FromLongLong(a.number)), y = Must(PyLong_FromLongLong(b.number));
-    return Term{number, AddNumber(trace, op, {{x.get(), a.shadow}, {y.get(), b.shadow}})};
-  };
-  const auto ceil_of = [&computed](const Term& a, const Term& b) {
-    const Term sum = computed(BuiltinOp::kIntAdd, a, b, a.number + b.number);
-    const Term less = computed(BuiltinOp::kIntSub, sum, {1, Shadow()}, sum.number - 1);
-    return computed(BuiltinOp::kIntFloorDiv, less, b, less.number / b.number);
-  };
-  Term of{0, Shadow()};
-  if (given.kind == Arg::Kind::kValue) {
-    of = {NumberAt(trace, given.value).toInt(), Shadow{Shadow::Kind::kValue, given.value.raw()}};
-  } else {
-    of.number = given.constant.toInt();
+  const auto ceil_div = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+  const bool is_open = given.kind == Arg::Kind::kValue;
+  const int64_t number = is_open ? NumberAt(trace, given.value).toInt() : given.constant.toInt();
+  if (length < 1 || number < 1) return false;
+  const IntTerm whole = size.kind == Shadow::Kind::kNone ? IntTerm::Of(length) : IntTerm::Of(size);
+  std::optional<IntTerm> part = IntTerm::Of(number);
+  if (is_open) {
+    part = IntTerm::Of(Canonical(trace, Shadow{Shadow::Kind::kValue, given.value.raw()}));
+    FixType(trace, part->shadow);
   }
-  if (length < 1 || of.number < 1) return false;
-  const Term whole{length, size};
-  const Term count = ceil_of(whole, row.Has(ops::kPartsInNumber) ? ceil_of(whole, of) : of);
-  const Ref<> number = Must(PyLong_FromLongLong(count.number));
-  return DecideNumbers(trace, number.get(), count.shadow, number.get(), Shadow(), Py_EQ, false);
+  const bool is_number_of_parts = row.Has(ops::kPartsInNumber);
+  if (is_number_of_parts) part = CeilDiv(trace, whole, *part);
+  const std::optional<IntTerm> parts = part ? CeilDiv(trace, whole, *part) : part;
+  if (!parts) return false;
+  const int64_t made = ceil_div(length, is_number_of_parts ? ceil_div(length, number) : number);
+  const Ref<> now = Must(PyLong_FromLongLong(made));
+  return DecideNumbers(trace, now.get(), parts->shadow, now.get(), Shadow(), Py_EQ, false);
 }
 
 // How many tensors came follows from one size; the list is the program's from now on.

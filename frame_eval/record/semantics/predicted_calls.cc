@@ -198,6 +198,11 @@ std::vector<PyObject*> PredictedCall::Arguments() const {
   return all;
 }
 
+std::vector<PyObject*> PredictedCall::Keywords() const {
+  PyObject** const first = reinterpret_cast<PyTupleObject*>(names.get())->ob_item;
+  return {first, first + PyTuple_GET_SIZE(names.get())};
+}
+
 bool IsLent(const Trace& trace, PyObject* object) { return LentBy(trace, object) != nullptr; }
 
 void ThrowLent(const Trace& trace, PyObject* object) { Blame(trace, LentBy(trace, object)); }
@@ -237,11 +242,8 @@ void BeginPrediction(Trace& trace) {
   for (size_t i = 0; i < call.args.size(); ++i) FixRest(trace, call.args[i].get(), call.shadows[i]);
   AdoptPinned(trace, call.function.get());
   PendingCall& pending = ExpectFrame(trace, call.function.get());
-  pending.args.clear();
-  pending.names.clear();
-  for (const Ref<>& arg : call.args) pending.args.push_back(arg.get());
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(call.names.get()); ++i)
-    pending.names.push_back(PyTuple_GET_ITEM(call.names.get(), i));
+  pending.args = call.Arguments();
+  pending.names = call.Keywords();
   pending.shadows = call.shadows;
   call.frames = trace.frames.inlined.size();
   call.effects = trace.effects.pending.size();
@@ -315,9 +317,8 @@ bool EndPrediction(Trace& trace, FrameNote& note, PyObject* result) {
   call.result = Ref<>::New(result);
   const CacheParts parts = PartsOfCached(call.cached.get());
   std::vector<PyObject*> values = call.Arguments();
-  const CacheEntry entry =
-      EntryOf(parts, values.data(), values.size(), reinterpret_cast<PyTupleObject*>(call.names.get())->ob_item,
-              static_cast<size_t>(PyTuple_GET_SIZE(call.names.get())));
+  const std::vector<PyObject*> names = call.Keywords();
+  const CacheEntry entry = EntryOf(parts, values.data(), values.size(), names.data(), names.size());
   const bool is_other = entry.found != nullptr && !IsAsPredicted(trace, result, entry.result());
   if (entry.is_doubtful || is_other) return false;
   values.insert(values.begin(), {result, call.names.get()});

@@ -40,7 +40,6 @@ struct PredictedCall {
   Ref<> names;  // keyword names, a tuple
   // As the followed call began:
   size_t frames = 0, effects = 0, decisions = 0, mutated = 0;
-  int64_t taken = 0;
   uint32_t epoch = 0;
   ThreadChanges::Mark thread;
   const FrameNote* note = nullptr;  // kAsked: of the frame that makes the call
@@ -49,6 +48,7 @@ struct PredictedCall {
   Shadow shadow;
   bool is_at_work() const { return stage == Stage::kFollowed || stage == Stage::kGivenUp; }
   std::vector<PyObject*> Arguments() const;
+  std::vector<PyObject*> Keywords() const;
 };
 
 // A recording's predictions. Trace has null where no call is predicted.
