@@ -20,6 +20,7 @@
 #include "frame_eval/segment/segment.h"
 #include "frame_eval/state/aten_pause.h"
 #include "guards/collect/guard_recorder.h"
+#include "ir/graph/builtin_op.h"
 
 namespace frametap {
 
@@ -88,8 +89,8 @@ struct SymbolicNumber {
   int item = -1;             // of a tuple or list; -1: the argument itself
   int part = -1;             // of a slice: start, stop, step
   bool linked = false;       // a node takes it
-  ValueId tensor;            // valid: `object` is this tensor of one int, and the binding may take …
-  int64_t element = 0;       // … its element for a number (x.view(t, 4))
+  ValueId tensor;            // valid: `object` is this tensor of one number, and the binding may take …
+  Number element;            // … its element for it (x.view(t, 4), x.add(y, alpha=t))
   Shadow computed;           // what is known of the element without looking at the tensor …
   bool is_constant = false;  // … or that it is a constant
   bool is_taken = false;     // the binding has asked for it

@@ -50,8 +50,7 @@ class NumbersAtEntry {
       operands[i] = *operand;
     }
     Number result;
-    const ScalarFault fault = frametap::Compute(node.builtin_op, operands[0], operands[1], &result);
-    return fault == ScalarFault::kNone ? std::optional(result) : std::nullopt;
+    return frametap::Compute(node.builtin_op, operands[0], operands[1], &result) ? std::optional(result) : std::nullopt;
   }
 
   std::optional<Number> OfInput(ValueId value) const {

@@ -32,7 +32,7 @@ Rollback::Rollback(Segment& segment, const std::vector<c10::IValue>& inputs) : s
     bytes += tensor.nbytes();
   }
   refused_ = segment.errors_are_seen;
-  if (known && bytes > kMostBytes) return;
+  if (known && bytes > kMostBytesCopied) return;
   try {
     for (const uint32_t i : segment.written_inputs) {
       saved_.emplace_back(inputs[i].toTensor());

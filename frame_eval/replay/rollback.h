@@ -5,7 +5,7 @@
 //       Where an op raises before the first change (Executable::Run says so), there is nothing to take back.
 //   B2  Copies are made only where an op may raise: inputs of sizes that have not run through before (or written to as
 //       leaves or as views, or sharing memory, which have not), or an op behind the first change that refuses some
-//       elements (an index out of range). Of the latter, no more than kMostBytes: a replay must not copy a cache of keys
+//       elements (an index out of range). Of the latter, no more than kMostBytesCopied: a replay must not copy a cache of keys
 //       and values at each token.
 //   B3  Without a copy, a graph with an op that may raise runs only if no handler of the program waits for the exception
 //       and no effect comes before it. Else plain Python runs the call.
@@ -25,8 +25,6 @@ namespace frametap {
 
 class Rollback {
  public:
-  static constexpr size_t kMostBytes = 4 << 20;
-
   // Before the run. Copies nothing where nothing need be taken back.
   Rollback(Segment& segment, const std::vector<c10::IValue>& inputs);
   ~Rollback();

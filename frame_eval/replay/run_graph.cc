@@ -194,7 +194,7 @@ Ran RunGraph(Segment& segment, std::vector<c10::IValue>* outputs) {
       throw;
     } catch (const AssumptionFails&) {
       segment.refuted = is_of_graph = true;
-    } catch (const IntOverflow&) {  // Python's numbers have no such limit
+    } catch (const NoResult&) {
       is_of_graph = true;
     } catch (...) {
     }

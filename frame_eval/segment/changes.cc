@@ -7,6 +7,8 @@
 
 #include "absl/hash/hash.h"
 #include "frame_eval/segment/segment.h"
+#include "ir/graph/builtin_op.h"
+#include "ir/graph/element_numbers.h"
 #include "ir/ops/op_facts.h"
 
 namespace frametap {
@@ -80,9 +82,11 @@ void DescribeChanges(Segment& segment, const absl::flat_hash_set<c10::StorageImp
   }
   segment.undoable = true;
   bool changed = segment.uses_random, sizes_from_elements = false;
+  ElementNumbers numbers;
   for (const Node& node : segment.ir.graph.nodes) {
+    numbers.Add(segment.ir.graph, node);
     // An assumption that is checked after a change must be checked before it.
-    segment.raises_on_elements |= changed && node.builtin_op == BuiltinOp::kContiguous;
+    segment.raises_on_elements |= changed && (node.builtin_op == BuiltinOp::kContiguous || numbers.MayFail(node));
     if (!node.op) continue;
     const OpFacts& facts = FactsOf(*node.op);
     changed = changed || facts.changes_what_was();

@@ -13,6 +13,9 @@ namespace frametap {
 
 struct Segment;
 
+// A replay copies no more than this to be able to take back an op that refuses some elements (rollback.h).
+inline constexpr size_t kMostBytesCopied = 4 << 20;
+
 // Facts of the inputs, other than elements, by which ops raise or not. Returns a hash.
 uint64_t SizesOf(const Segment& segment, const std::vector<c10::IValue>& inputs);
 

@@ -22,7 +22,7 @@ enum class Natural : uint8_t {
   kIfEither,  // operand is
   kIfSecond,  // operand is: it has the sign of the divisor
 };
-constexpr uint8_t kCommutes = 1, kMayRaise = 2;
+constexpr uint8_t kCommutes = 1, kMayRaise = 2, kTotal = 4;
 
 struct Row : ScalarRow {
   Natural natural = Natural::kUnknown;
@@ -35,45 +35,47 @@ constexpr Row kRows[] = {
     {{BuiltinOp::kIntSub, "int.sub", 2, Kind::kInt, Kind::kInt, " - "}},
     {{BuiltinOp::kIntMul, "int.mul", 2, Kind::kInt, Kind::kInt, " * "}, Natural::kIfBoth, kCommutes},
     {{BuiltinOp::kIntNeg, "int.neg", 1, Kind::kInt, Kind::kInt, "-"}},
-    {{BuiltinOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "}},
-    {{BuiltinOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "}},
-    {{BuiltinOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "}},
+    {{BuiltinOp::kFloatAdd, "float.add", 2, Kind::kFloat, Kind::kFloat, " + "}, Natural::kUnknown, kTotal},
+    {{BuiltinOp::kFloatSub, "float.sub", 2, Kind::kFloat, Kind::kFloat, " - "}, Natural::kUnknown, kTotal},
+    {{BuiltinOp::kFloatMul, "float.mul", 2, Kind::kFloat, Kind::kFloat, " * "}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kFloatDiv, "float.div", 2, Kind::kFloat, Kind::kFloat, " / "}},
-    {{BuiltinOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"}},
+    {{BuiltinOp::kFloatNeg, "float.neg", 1, Kind::kFloat, Kind::kFloat, "-"}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kListItem, "list.item", 2, Kind::kNone, Kind::kNone, nullptr}},
     {{BuiltinOp::kIntFloorDiv, "int.floordiv", 2, Kind::kInt, Kind::kInt, " // "}, Natural::kIfBoth},
     {{BuiltinOp::kIntMod, "int.mod", 2, Kind::kInt, Kind::kInt, " % "}, Natural::kIfSecond},
     {{BuiltinOp::kIntTrueDiv, "int.truediv", 2, Kind::kFloat, Kind::kInt, " / "}},
-    {{BuiltinOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"}, Natural::kIfBoth, kCommutes},
-    {{BuiltinOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"}, Natural::kIfEither, kCommutes},
+    {{BuiltinOp::kIntMin, "int.min", 2, Kind::kInt, Kind::kInt, "min"}, Natural::kIfBoth, kCommutes | kTotal},
+    {{BuiltinOp::kIntMax, "int.max", 2, Kind::kInt, Kind::kInt, "max"}, Natural::kIfEither, kCommutes | kTotal},
     {{BuiltinOp::kIntAbs, "int.abs", 1, Kind::kInt, Kind::kInt, "abs"}, Natural::kAlways},
     {{BuiltinOp::kFloatFloorDiv, "float.floordiv", 2, Kind::kFloat, Kind::kFloat, " // "}},
     {{BuiltinOp::kFloatMod, "float.mod", 2, Kind::kFloat, Kind::kFloat, " % "}},
     {{BuiltinOp::kFloatPow, "float.pow", 2, Kind::kFloat, Kind::kFloat, " ** "}, Natural::kUnknown, kMayRaise},
-    {{BuiltinOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"}},
-    {{BuiltinOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"}},
-    {{BuiltinOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"}},
+    {{BuiltinOp::kFloatMin, "float.min", 2, Kind::kFloat, Kind::kFloat, "min"}, Natural::kUnknown, kTotal},
+    {{BuiltinOp::kFloatMax, "float.max", 2, Kind::kFloat, Kind::kFloat, "max"}, Natural::kUnknown, kTotal},
+    {{BuiltinOp::kFloatAbs, "float.abs", 1, Kind::kFloat, Kind::kFloat, "abs"}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kFloatSqrt, "float.sqrt", 1, Kind::kFloat, Kind::kFloat, "sqrt"}},
-    {{BuiltinOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"}},
+    {{BuiltinOp::kFloatOf, "float.of", 1, Kind::kFloat, Kind::kFloat, "float"}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kIntOf, "int.of", 1, Kind::kInt, Kind::kFloat, "int"}, Natural::kUnknown, kMayRaise},
     {{BuiltinOp::kIntFloor, "int.floor", 1, Kind::kInt, Kind::kFloat, "floor"}, Natural::kUnknown, kMayRaise},
     {{BuiltinOp::kIntCeil, "int.ceil", 1, Kind::kInt, Kind::kFloat, "ceil"}, Natural::kUnknown, kMayRaise},
     {{BuiltinOp::kIntRound, "int.round", 1, Kind::kInt, Kind::kFloat, "round"}, Natural::kUnknown, kMayRaise},
-    {{BuiltinOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"}},
+    {{BuiltinOp::kFloatRound, "float.round", 2, Kind::kFloat, Kind::kFloat, "round"}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kIntPow, "int.pow", 2, Kind::kInt, Kind::kInt, " ** "}},
-    {{BuiltinOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "}, Natural::kUnknown, kCommutes},
-    {{BuiltinOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "}, Natural::kUnknown, kCommutes},
-    {{BuiltinOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "}, Natural::kUnknown, kCommutes},
+    {{BuiltinOp::kIntAnd, "int.and", 2, Kind::kInt, Kind::kInt, " & "}, Natural::kUnknown, kCommutes | kTotal},
+    {{BuiltinOp::kIntOr, "int.or", 2, Kind::kInt, Kind::kInt, " | "}, Natural::kUnknown, kCommutes | kTotal},
+    {{BuiltinOp::kIntXor, "int.xor", 2, Kind::kInt, Kind::kInt, " ^ "}, Natural::kUnknown, kCommutes | kTotal},
     {{BuiltinOp::kIntLshift, "int.lshift", 2, Kind::kInt, Kind::kInt, " << "}},
     {{BuiltinOp::kIntRshift, "int.rshift", 2, Kind::kInt, Kind::kInt, " >> "}},
-    {{BuiltinOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"}},
+    {{BuiltinOp::kIntInvert, "int.invert", 1, Kind::kInt, Kind::kInt, "~"}, Natural::kUnknown, kTotal},
     {{BuiltinOp::kFloatExp, "float.exp", 1, Kind::kFloat, Kind::kFloat, "exp"}, Natural::kUnknown, kMayRaise},
     {{BuiltinOp::kFloatLog, "float.log", 1, Kind::kFloat, Kind::kFloat, "log"}},
     {{BuiltinOp::kFloatLog2, "float.log2", 1, Kind::kFloat, Kind::kFloat, "log2"}},
     {{BuiltinOp::kFloatCos, "float.cos", 1, Kind::kFloat, Kind::kFloat, "cos"}, Natural::kUnknown, kMayRaise},
     {{BuiltinOp::kFloatSin, "float.sin", 1, Kind::kFloat, Kind::kFloat, "sin"}, Natural::kUnknown, kMayRaise},
-    {{BuiltinOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"}, Natural::kIfBoth, kCommutes},
-    {{BuiltinOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr}, Natural::kAlways},
+    {{BuiltinOp::kIntBroadcast, "int.broadcast", 2, Kind::kInt, Kind::kInt, "broadcast"},
+     Natural::kIfBoth,
+     kCommutes | kTotal},
+    {{BuiltinOp::kSize, "size", 2, Kind::kInt, Kind::kNone, nullptr}, Natural::kAlways, kTotal},
     {{BuiltinOp::kContiguous, "contiguous", 1, Kind::kBool, Kind::kNone, nullptr}},
     {{BuiltinOp::kAnother, "another", 2, Kind::kBool, Kind::kNone, nullptr}},
 };
@@ -89,20 +91,20 @@ static_assert(std::size(kRows) == static_cast<size_t>(BuiltinOp::kAnother) + 1);
 
 const Row& WholeRowOf(BuiltinOp op) { return kRows[static_cast<size_t>(op)]; }
 
-ScalarFault GiveInt(int64_t value, Number* result) {
+bool GiveInt(int64_t value, Number* result) {
   *result = Number::Int(value);
-  return ScalarFault::kNone;
+  return true;
 }
 
-ScalarFault Give(double value, Number* result) {
+bool Give(double value, Number* result) {
   *result = Number::Float(value);
-  return ScalarFault::kNone;
+  return true;
 }
 
 // A result that is not finite although the operands are: Python raises OverflowError for powers.
-ScalarFault GiveFinite(double value, const Number& a, const Number& b, Number* result) {
+bool GiveFinite(double value, const Number& a, const Number& b, Number* result) {
   const bool operands = std::isfinite(a.as_float()) && std::isfinite(b.as_float());
-  return operands && !std::isfinite(value) ? ScalarFault::kOverflow : Give(value, result);
+  return (!operands || std::isfinite(value)) && Give(value, result);
 }
 
 bool IsExactAsFloat(int64_t value) {
@@ -110,10 +112,10 @@ bool IsExactAsFloat(int64_t value) {
   return value >= -kExact && value <= kExact;
 }
 
-ScalarFault ToInt(double value, Number* result) {
-  if (!(value > -0x1p63 && value < 0x1p63)) return ScalarFault::kOverflow;  // nan as well
+bool ToInt(double value, Number* result) {
+  if (!(value > -0x1p63 && value < 0x1p63)) return false;  // nan as well
   *result = Number::Int(static_cast<int64_t>(value));
-  return ScalarFault::kNone;
+  return true;
 }
 
 // As CPython's floatobject.c: the remainder has the sign of the divisor, the quotient is the floor of the exact one.
@@ -159,6 +161,7 @@ double ToDecimals(double x, int places) {
 const ScalarRow& RowOf(BuiltinOp op) { return WholeRowOf(op); }
 bool Commutes(BuiltinOp op) { return (WholeRowOf(op).traits & kCommutes) != 0; }
 bool MayRaise(BuiltinOp op) { return (WholeRowOf(op).traits & kMayRaise) != 0; }
+bool IsTotal(BuiltinOp op) { return (WholeRowOf(op).traits & kTotal) != 0; }
 
 bool GivesNatural(BuiltinOp op, bool a, bool b) {
   switch (WholeRowOf(op).natural) {
@@ -183,30 +186,30 @@ std::optional<BuiltinOp> ParseScalarOp(const std::string& name) {
   return std::nullopt;
 }
 
-ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept {
+bool Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept {
   int64_t out = 0;
   switch (op) {
     case BuiltinOp::kIntAdd:
     case BuiltinOp::kIntSub:
     case BuiltinOp::kIntMul: {
       const std::optional<int64_t> value = ComputeInts(op, a.i, b.i);
-      return value ? GiveInt(*value, result) : ScalarFault::kOverflow;
+      return value && GiveInt(*value, result);
     }
     case BuiltinOp::kIntNeg:
-      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+      return !__builtin_sub_overflow(int64_t{0}, a.i, &out) && GiveInt(out, result);
     case BuiltinOp::kIntAbs:
       if (a.i >= 0) return GiveInt(a.i, result);
-      return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+      return !__builtin_sub_overflow(int64_t{0}, a.i, &out) && GiveInt(out, result);
     case BuiltinOp::kIntMin:  // the first of equal ones, as Python: they are the same
       return GiveInt(b.i < a.i ? b.i : a.i, result);
     case BuiltinOp::kIntMax:
       return GiveInt(b.i > a.i ? b.i : a.i, result);
     case BuiltinOp::kIntFloorDiv:
     case BuiltinOp::kIntMod: {
-      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      if (b.i == 0) return false;
       if (b.i == -1) {  // the one quotient that may not fit
         if (op == BuiltinOp::kIntMod) return GiveInt(0, result);
-        return __builtin_sub_overflow(int64_t{0}, a.i, &out) ? ScalarFault::kOverflow : GiveInt(out, result);
+        return !__builtin_sub_overflow(int64_t{0}, a.i, &out) && GiveInt(out, result);
       }
       const int64_t rest = a.i % b.i;
       const bool down = rest != 0 && (rest < 0) != (b.i < 0);
@@ -214,9 +217,9 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
       return GiveInt(a.i / b.i - (down ? 1 : 0), result);
     }
     case BuiltinOp::kIntTrueDiv:
-      if (b.i == 0) return ScalarFault::kDivisionByZero;
+      if (b.i == 0) return false;
       // Python divides with one rounding; beyond 2**53 two roundings could differ.
-      if (!IsExactAsFloat(a.i) || !IsExactAsFloat(b.i)) return ScalarFault::kOverflow;
+      if (!IsExactAsFloat(a.i) || !IsExactAsFloat(b.i)) return false;
       return Give(static_cast<double>(a.i) / static_cast<double>(b.i), result);
     case BuiltinOp::kFloatAdd:
       return Give(a.as_float() + b.as_float(), result);
@@ -226,7 +229,7 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
       return Give(a.as_float() * b.as_float(), result);
     case BuiltinOp::kFloatDiv:
       if (!a.is_float && !b.is_float) return Compute(BuiltinOp::kIntTrueDiv, a, b, result);
-      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      if (b.as_float() == 0) return false;
       return Give(a.as_float() / b.as_float(), result);
     case BuiltinOp::kFloatNeg:
       return Give(-a.as_float(), result);
@@ -238,19 +241,19 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
       return Give(b.as_float() > a.as_float() ? b.as_float() : a.as_float(), result);
     case BuiltinOp::kFloatFloorDiv:
     case BuiltinOp::kFloatMod: {
-      if (b.as_float() == 0) return ScalarFault::kDivisionByZero;
+      if (b.as_float() == 0) return false;
       double quotient, rest;
       FloatDivMod(a.as_float(), b.as_float(), &quotient, &rest);
       return Give(op == BuiltinOp::kFloatMod ? rest : quotient, result);
     }
     case BuiltinOp::kFloatPow: {
       const double base = a.as_float(), exponent = b.as_float();
-      if (base == 0 && exponent < 0) return ScalarFault::kDivisionByZero;
-      if (base < 0 && std::isfinite(exponent) && exponent != std::floor(exponent)) return ScalarFault::kDomain;
+      if (base == 0 && exponent < 0) return false;
+      if (base < 0 && std::isfinite(exponent) && exponent != std::floor(exponent)) return false;
       return GiveFinite(std::pow(base, exponent), a, b, result);
     }
     case BuiltinOp::kFloatSqrt:
-      if (a.as_float() < 0) return ScalarFault::kDomain;
+      if (a.as_float() < 0) return false;
       return Give(std::sqrt(a.as_float()), result);
     case BuiltinOp::kFloatOf:
       return Give(a.as_float(), result);
@@ -267,14 +270,14 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
       return ToInt(rounded, result);
     }
     case BuiltinOp::kFloatRound:
-      if (b.is_float || b.i < 0 || b.i > kMostDecimals) return ScalarFault::kDomain;
+      if (b.is_float || b.i < 0 || b.i > kMostDecimals) return false;
       return Give(ToDecimals(a.as_float(), static_cast<int>(b.i)), result);
     case BuiltinOp::kIntPow: {
-      if (b.i < 0) return ScalarFault::kDomain;  // Python gives a float
+      if (b.i < 0) return false;  // Python gives a float
       int64_t power = 1, square = a.i;
       for (int64_t rest = b.i; rest > 0; rest >>= 1) {
-        if ((rest & 1) != 0 && __builtin_mul_overflow(power, square, &power)) return ScalarFault::kOverflow;
-        if (rest > 1 && __builtin_mul_overflow(square, square, &square)) return ScalarFault::kOverflow;
+        if ((rest & 1) != 0 && __builtin_mul_overflow(power, square, &power)) return false;
+        if (rest > 1 && __builtin_mul_overflow(square, square, &square)) return false;
       }
       return GiveInt(power, result);
     }
@@ -287,22 +290,22 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
     case BuiltinOp::kIntInvert:
       return GiveInt(~a.i, result);
     case BuiltinOp::kIntLshift:
-      if (b.i < 0) return ScalarFault::kDomain;
+      if (b.i < 0) return false;
       if (a.i == 0) return GiveInt(0, result);
-      if (b.i > 62 || __builtin_mul_overflow(a.i, int64_t{1} << b.i, &out)) return ScalarFault::kOverflow;
+      if (b.i > 62 || __builtin_mul_overflow(a.i, int64_t{1} << b.i, &out)) return false;
       return GiveInt(out, result);
     case BuiltinOp::kIntRshift:  // towards minus infinity
-      if (b.i < 0) return ScalarFault::kDomain;
+      if (b.i < 0) return false;
       return GiveInt(a.i >> (b.i > 63 ? 63 : b.i), result);
     case BuiltinOp::kFloatExp:
       return GiveFinite(std::exp(a.as_float()), a, a, result);
     case BuiltinOp::kFloatLog:
     case BuiltinOp::kFloatLog2:
-      if (!(a.as_float() > 0)) return ScalarFault::kDomain;  // nan as well
+      if (!(a.as_float() > 0)) return false;  // nan as well
       return Give(op == BuiltinOp::kFloatLog ? std::log(a.as_float()) : std::log2(a.as_float()), result);
     case BuiltinOp::kFloatCos:
     case BuiltinOp::kFloatSin:
-      if (std::isinf(a.as_float())) return ScalarFault::kDomain;
+      if (std::isinf(a.as_float())) return false;
       return Give(op == BuiltinOp::kFloatCos ? std::cos(a.as_float()) : std::sin(a.as_float()), result);
     case BuiltinOp::kIntBroadcast:
       return GiveInt(a.i == 1 ? b.i : a.i, result);
@@ -313,7 +316,7 @@ ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* resu
     case BuiltinOp::kAnother:
       break;
   }
-  return ScalarFault::kDomain;
+  return false;
 }
 
 c10::IValue Evaluate(BuiltinOp op, const c10::IValue& a, const c10::IValue& b) {
@@ -335,25 +338,8 @@ c10::IValue Evaluate(BuiltinOp op, const c10::IValue& a, const c10::IValue& b) {
   }
   TORCH_INTERNAL_ASSERT(op != BuiltinOp::kNone, "not a scalar op");
   Number result;
-  switch (Compute(op, NumberOf(a), NumberOf(b), &result)) {
-    case ScalarFault::kNone:
-      break;
-    case ScalarFault::kOverflow:
-      throw IntOverflow("the result of an operation on numbers does not fit 64 bits");
-    case ScalarFault::kDivisionByZero: {
-      const bool floats = a.isDouble() || b.isDouble();
-      const char* text = op == BuiltinOp::kIntFloorDiv || op == BuiltinOp::kIntMod
-                             ? "integer division or modulo by zero"
-                         : op == BuiltinOp::kFloatFloorDiv ? "float floor division by zero"
-                         : op == BuiltinOp::kFloatMod      ? "float modulo"
-                         : op == BuiltinOp::kFloatPow      ? "0.0 cannot be raised to a negative power"
-                         : floats                          ? "float division by zero"
-                                                           : "division by zero";
-      throw DivisionByZero(text);
-    }
-    case ScalarFault::kDomain:
-      throw std::domain_error("math domain error");
-  }
+  if (!Compute(op, NumberOf(a), NumberOf(b), &result))
+    throw NoResult("an operation on numbers has no result in the graph");
   return result.is_float ? c10::IValue(result.f) : c10::IValue(result.i);
 }
 

@@ -42,18 +42,12 @@ struct Number {
   friend bool operator==(const Number&, const Number&) = default;
 };
 
-enum class ScalarFault : uint8_t {
-  kNone,
-  kOverflow,        // Python's result needs more than 64 bits, or Python raises OverflowError
-  kDivisionByZero,  // Python raises ZeroDivisionError
-  kDomain,          // Python raises ValueError, or the result is complex
-};
-
 // round(x, n) is computed for so many decimal places.
 inline constexpr int64_t kMostDecimals = 100;
 
-// The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument.
-ScalarFault Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept;
+// The ops on numbers (not kListItem, kSize, and what is taken for granted). `b` is ignored by ops of one argument. Returns false
+// where there is no result: Python raises there, or gives a complex number or an int of more than 64 bits.
+bool Compute(BuiltinOp op, const Number& a, const Number& b, Number* result) noexcept;
 // The same for an op from ints to an int; none where that has no result. Guards compute the usual ones, which are inline.
 inline std::optional<int64_t> ComputeInts(BuiltinOp op, int64_t a, int64_t b) noexcept {
   Number result;
@@ -65,17 +59,13 @@ inline std::optional<int64_t> ComputeInts(BuiltinOp op, int64_t a, int64_t b) no
     case BuiltinOp::kIntMul:
       return __builtin_mul_overflow(a, b, &a) ? std::nullopt : std::optional(a);
     default:
-      if (Compute(op, Number::Int(a), Number::Int(b), &result) != ScalarFault::kNone) return std::nullopt;
+      if (!Compute(op, Number::Int(a), Number::Int(b), &result)) return std::nullopt;
       return result.i;
   }
 }
 
-// The integer result does not fit 64 bits; Python's would.
-struct IntOverflow : std::overflow_error {
-  using std::overflow_error::overflow_error;
-};
-// Python raises ZeroDivisionError with this text.
-struct DivisionByZero : std::domain_error {
+// An op on numbers has no result (Compute). Plain Python runs the call then.
+struct NoResult : std::domain_error {
   using std::domain_error::domain_error;
 };
 
@@ -84,6 +74,8 @@ inline bool IsAssumption(BuiltinOp op) { return op == BuiltinOp::kContiguous || 
 
 // Python raises for some operands (int(inf), 10.0 ** 400), and the guards do not say that these are others.
 bool MayRaise(BuiltinOp op);
+// Has a result for all operands of its types.
+bool IsTotal(BuiltinOp op);
 
 // An assumption of a graph about a value that is made on the way does not hold.
 struct AssumptionFails : std::runtime_error {

@@ -42,7 +42,7 @@ bool NumberExpr::Evaluate(const Number* inputs, Number* result) const noexcept {
       continue;
     }
     const Number b = RowOf(term.op).arity == 2 ? stack[--depth] : Number();
-    if (Compute(term.op, stack[depth - 1], b, &stack[depth - 1]) != ScalarFault::kNone) return false;
+    if (!Compute(term.op, stack[depth - 1], b, &stack[depth - 1])) return false;
   }
   *result = stack[0];
   return depth == 1;

@@ -15,6 +15,7 @@
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/graph/walk.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 #include "ir/text/symbolic_sizes.h"
@@ -239,6 +240,21 @@ void BindValue(py::module_& m) {
       .def("__repr__", [](const ValueView& self) { return absl::StrCat("%", self.value().name); });
 }
 
+// Whether the node is an op on numbers from elements of tensors that has no result for some of them.
+bool FailsOnElements(const NodeView& view) {
+  const Graph& graph = *view.graph;
+  const Node& node = view.node();
+  if (!node.is_scalar() || IsTotal(node.builtin_op)) return false;
+  const auto has_no_element = [&](ValueId value) {
+    return WalkOperands(graph, value, [](ValueId, const Node* made_by) {
+      if (made_by == nullptr) return Walk::kOn;
+      return made_by->op ? Walk::kEnd : made_by->builtin_op == BuiltinOp::kSize ? Walk::kNotBelow : Walk::kOn;
+    });
+  };
+  return std::any_of(node.args.begin(), node.args.end(),
+                     [&](const Arg& arg) { return arg.kind == Arg::Kind::kValue && !has_no_element(arg.value); });
+}
+
 void BindNode(py::module_& m) {
   py::class_<NodeView>(m, "Node", "One op applied to values and constants.")
       .def_property_readonly("op", [](const NodeView& self) { return self.node().op_name(); })
@@ -246,7 +262,7 @@ void BindNode(py::module_& m) {
           "is_scalar", [](const NodeView& self) { return self.node().is_scalar(); },
           "Arithmetic on Python numbers, not an op of torch.")
       .def_property_readonly(
-          "may_raise", [](const NodeView& self) { return MayRaise(self.node().builtin_op); },
+          "may_raise", [](const NodeView& self) { return MayRaise(self.node().builtin_op) || FailsOnElements(self); },
           "Arithmetic on Python numbers that raises for some of them: `int(inf)`.")
       .def_property_readonly(
           "takes_float_tensor", [](const NodeView& self) { return Row(self).Has(ops::kTakesFloatTensor); },

@@ -1,4 +1,4 @@
-"""Training loops replay: after three steps every step is hits only, and weights and gradients are as in plain Python.
+"""Training loops replay: after five steps every step is hits only, and weights and gradients are as in plain Python.
 
 The loop itself is plain Python here, or compiled as a whole (`step`). The latter breaks at `backward()` and
 `optimizer.step()`, which is fine as long as each later step has hits only.
@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 import frametap
 
-WARM, STEPS = 3, 8
+WARM, STEPS = 5, 10
 PATIENCE = 240.0  # seconds
 
 
@@ -406,7 +406,9 @@ def test_each_arm_of_accumulation_replays(optimizer: Any) -> None:
 
 def test_closures_replay() -> None:
     assert_replays(WithClosure, sgd)
-    assert_replays(WithClosure, lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3))
+    assert_replays(
+        WithClosure, lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3, history_size=2)
+    )
 
 
 def test_scaled_step_replays() -> None:
@@ -445,4 +447,6 @@ def test_loops_replay_after_torch_compile() -> None:
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert_replays(WholeStep, adamw)
     assert_replays(WholeEverything, adamw)
-    assert_replays(WithClosure, lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3))
+    assert_replays(
+        WithClosure, lambda m: torch.optim.LBFGS(m.parameters(), max_iter=3, history_size=2)
+    )

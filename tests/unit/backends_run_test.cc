@@ -276,10 +276,10 @@ TEST_P(RunTest, AParsedConstantHasNoData) {
 
 TEST_P(RunTest, ScalarsThatInt64CannotHoldAreNotWrong) {
   const auto add = Make("graph (%a : int, %b : int) {\n %0 : int = int.add(%a, %b)\n return %0\n}\n");
-  EXPECT_THROW(add->Run({std::numeric_limits<int64_t>::max(), int64_t{1}}), IntOverflow);
+  EXPECT_THROW(add->Run({std::numeric_limits<int64_t>::max(), int64_t{1}}), NoResult);
   EXPECT_EQ(add->Run({int64_t{2}, true})[0].toInt(), 3);
   const auto div = Make("graph (%a, %b) {\n %0 : float = float.div(%a, %b)\n return %0\n}\n");
-  EXPECT_THROW(div->Run({1.0, 0.0}), DivisionByZero);
+  EXPECT_THROW(div->Run({1.0, 0.0}), NoResult);
   EXPECT_EQ(div->Run({int64_t{1}, int64_t{3}})[0].toDouble(), 1.0 / 3);
 }
 

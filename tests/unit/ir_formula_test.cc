@@ -114,8 +114,7 @@ class Trees {
     if (!formula) return std::nullopt;
     Tree out{*formula, std::nullopt, std::string(RowOf(op).name) + "(" + a->text + ", " + b->text + ")"};
     Number result;
-    if (a->value && b->value &&
-        Compute(op, Number::Int(*a->value), Number::Int(*b->value), &result) == ScalarFault::kNone) {
+    if (a->value && b->value && Compute(op, Number::Int(*a->value), Number::Int(*b->value), &result)) {
       out.value = result.i;
     }
     return out;

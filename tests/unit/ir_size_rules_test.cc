@@ -533,8 +533,7 @@ class Recorded {
         const auto a = ValueOf(e.operands->first);
         const auto b = ValueOf(e.operands->second);
         Number result;
-        if (!a || !b || Compute(e.op, Number::Int(*a), Number::Int(*b), &result) != ScalarFault::kNone)
-          return std::nullopt;
+        if (!a || !b || !Compute(e.op, Number::Int(*a), Number::Int(*b), &result)) return std::nullopt;
         return result.i;
       }
     }

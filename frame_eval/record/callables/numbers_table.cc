@@ -122,13 +122,12 @@ void Extreme(Trace& trace, Call& call) {
   ReadIdentities(trace, Reads::kKeys, call);
 }
 
-// Functions of `math` of one argument that is not fixed: where Python raises for some, that it is another is guarded.
+// Functions of `math` of one argument that is not fixed.
 template <BuiltinOp op, int py_compare_op_with_zero>
 void Math(Trace& trace, Call& call) {
-  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
   const bool is_open = call.args.size() == 1 && HasOpenNumber(trace, call);
-  if (is_open && (py_compare_op_with_zero < 0 ||
-                  DecideNumbers(trace, call.args[0], call.shadows[0], zero, Shadow(), py_compare_op_with_zero, true))) {
+  if (is_open &&
+      (py_compare_op_with_zero < 0 || TakesOperand(trace, call.args[0], call.shadows[0], py_compare_op_with_zero))) {
     return Compute(trace, call, op);
   }
   for (size_t i = 0; i < call.args.size(); ++i) {
@@ -139,10 +138,9 @@ void Math(Trace& trace, Call& call) {
 
 // divmod(a, b) of ints, of which one is not fixed.
 bool DivMod(Trace& trace, Call& call) {
-  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
   if (call.args.size() != 2 || !HasOpenNumber(trace, call)) return false;
   if (!PyLong_CheckExact(call.args[0]) || !PyLong_CheckExact(call.args[1])) return false;
-  if (!DecideNumbers(trace, call.args[1], call.shadows[1], zero, Shadow(), Py_NE, true)) return false;
+  if (!TakesOperand(trace, call.args[1], call.shadows[1], Py_NE)) return false;
   call.note.op.expect.kind = ResultSpec::Kind::kItems;
   for (const BuiltinOp op : {BuiltinOp::kIntFloorDiv, BuiltinOp::kIntMod}) {
     call.note.op.expect.items.push_back(

@@ -350,6 +350,18 @@ void Accelerator(Trace& trace, Call& call) {
   trace.guards.Answer(call.callable, "torch._C._accelerator_getAccelerator", trace.frames.Here());
 }
 
+// set_eval_frame(None) of TorchDynamo, where it is off already. Functions under torch.compiler.disable call it. Optimizers do, too,
+// in a process that has compiled something.
+void TurnDynamoOff(Trace& trace, Call& call) {
+  static PyObject* const asks = [] {
+    const Ref<> module = Must(PyImport_ImportModule("torch._C._dynamo.eval_frame"));
+    return Must(PyObject_GetAttrString(module.get(), "get_eval_frame_callback")).Release();
+  }();
+  const bool turns_off = call.args.size() == 1 && call.names.empty() && call.args[0] == Py_None;
+  if (!turns_off || Must(PyObject_CallNoArgs(asks)).get() != Py_None) throw Refusal(call.callable);
+  trace.guards.Answer(asks, "get_eval_frame_callback", trace.frames.Here());
+}
+
 // torch._C._group_tensors_by_device_and_dtype(lists, with_indices): it reads the dtypes and devices of the tensors. The lists
 // and tuples in its result are new, and the tensors in them are the given ones.
 void GroupTensors(Trace& trace, Call& call) {
@@ -419,6 +431,7 @@ void LoadTorch() {
           {"__bool__", "__index__", "__complex__", "__contains__", "nonzero_static"});
   AddSpecial("torch._C", "", "_accelerator_getAccelerator", Accelerator);
   AddSpecial("torch._C", "", "_group_tensors_by_device_and_dtype", GroupTensors);
+  AddSpecial("torch._C._dynamo.eval_frame", "", "set_eval_frame", TurnDynamoOff);
   AddSpecial("torch._C", "TensorBase", "__float__", NumberOfTensor<true>);
   AddSpecial("torch._C", "TensorBase", "__int__", NumberOfTensor<false>);
   AddRows("torch._C", "TensorBase", Conduct::kRefused,

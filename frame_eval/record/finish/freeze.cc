@@ -62,7 +62,7 @@ void ForEachOperand(SegmentIr& ir, const std::function<void(Operand&)>& f) {
 }  // namespace
 
 // Returns whether an op after the first change may refuse elements where the exception would be visible: a handler
-// waits for it, or effects have come before it.
+// waits for it, or effects have come before it. Where an op on numbers fails, plain Python may still have a result.
 static bool ErrorsAreSeen(const Trace& trace) {
   const Graph& graph = trace.aten.graph();
   bool changed = false, sizes_from_elements = false;
@@ -71,7 +71,7 @@ static bool ErrorsAreSeen(const Trace& trace) {
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (!node.op) {
-      if (changed && IsAssumption(node.builtin_op)) return true;
+      if (changed && (IsAssumption(node.builtin_op) || trace.aten.element_numbers.MayFail(node))) return true;
       continue;
     }
     const OpFacts& facts = FactsOf(*node.op);
@@ -84,7 +84,7 @@ static bool ErrorsAreSeen(const Trace& trace) {
   return false;
 }
 
-// Unused number nodes, list items and inputs are removed, except nodes that refuse or raise. Values are numbered
+// Unused number nodes, list items and inputs are removed, except nodes that refuse, raise or fail. Values are numbered
 // again; the rest leaves the recorder.
 static void Compact(Trace& trace, Segment* segment) {
   SegmentIr* const ir = &segment->ir;
@@ -96,7 +96,8 @@ static void Compact(Trace& trace, Segment* segment) {
   std::vector<bool> keep(old.nodes.size());
   for (size_t i = old.nodes.size(); i-- > 0;) {
     const Node& node = old.nodes[i];
-    bool needed = !node.is_scalar() || IsAssumption(node.builtin_op) || MayRaise(node.builtin_op);
+    bool needed = !node.is_scalar() || IsAssumption(node.builtin_op) || MayRaise(node.builtin_op) ||
+                  trace.aten.element_numbers.MayFail(node);
     for (ValueId out : node.outputs) needed = needed || used[out.raw()];
     keep[i] = needed;
     if (needed) ForEachUse(node.args, [&](ValueId use) { used[use.raw()] = true; });

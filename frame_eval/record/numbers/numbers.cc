@@ -17,6 +17,7 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
 #include "frame_eval/record/trace/size_dependence.h"
+#include "frame_eval/segment/changes.h"
 #include "guards/kinds/relation.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -245,8 +246,25 @@ void FixType(Trace& trace, Shadow shadow) {
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
 
-// The op that gives what Python gives for these operands; kNone: the operands are to be fixed. Where Python raises for
-// some operands, that these are others is guarded.
+// Returns whether a run of the graph can be taken back where an op fails.
+static bool CanBeTakenBack(const Trace& trace) {
+  if (!trace.aten.memory.writes_inputs()) return true;
+  const absl::flat_hash_set<c10::StorageImpl*>* const written = trace.aten.memory.storages();
+  if (written == nullptr) return false;
+  size_t bytes = 0;
+  for (const c10::StorageImpl* storage : *written) bytes += storage->nbytes();
+  return bytes <= kMostBytesCopied;
+}
+
+bool TakesOperand(Trace& trace, PyObject* object, Shadow shadow, int py_compare_op) {
+  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
+  const bool is_element =
+      shadow.kind == Shadow::Kind::kValue && trace.aten.element_numbers.Contains(ValueId(shadow.id));
+  if (is_element && CanBeTakenBack(trace)) return Must(PyObject_RichCompareBool(object, zero, py_compare_op)) == 1;
+  return DecideNumbers(trace, object, shadow, zero, Shadow(), py_compare_op, true);
+}
+
+// The op that gives what Python gives for these operands; kNone: the operands are to be fixed.
 static BuiltinOp NumberOp(Trace& trace, const Event& e) {
   Number a, b;
   if (!NumberOf(e.in[0], &a)) return BuiltinOp::kNone;
@@ -257,9 +275,7 @@ static BuiltinOp NumberOp(Trace& trace, const Event& e) {
   if (!NumberOf(e.in[1], &b)) return BuiltinOp::kNone;
   const bool ints = !a.is_float && !b.is_float;
   const auto guarded = [&](int side, int py_compare_op, BuiltinOp op) {
-    static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-    return DecideNumbers(trace, e.in[side], e.shadows[side], zero, Shadow(), py_compare_op, true) ? op
-                                                                                                  : BuiltinOp::kNone;
+    return TakesOperand(trace, e.in[side], e.shadows[side], py_compare_op) ? op : BuiltinOp::kNone;
   };
   switch (e.arg % kInplaceFrom) {
     case kNbAdd:

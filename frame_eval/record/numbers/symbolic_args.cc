@@ -30,9 +30,7 @@ static void Link(Trace& trace, SymbolicNumber* number, Node* node, size_t parame
 static void StoreAsItIs(Trace& trace, const FrameNote& note);
 namespace {
 
-bool IsSame(const c10::IValue& constant, PyObject* object) {
-  Number number;
-  if (!NumberOf(object, &number)) return false;
+bool IsSame(const c10::IValue& constant, const Number& number) {
   if (number.is_float) {
     const double value = constant.isDouble() ? constant.toDouble() : 0;
     return constant.isDouble() && std::memcmp(&number.f, &value, sizeof value) == 0;
@@ -40,9 +38,35 @@ bool IsSame(const c10::IValue& constant, PyObject* object) {
   return constant.isInt() && constant.toInt() == number.i;
 }
 
-bool IsSame(const c10::IValue& constant, const SymbolicNumber& number) {
-  if (number.tensor.valid()) return constant.isInt() && constant.toInt() == number.element;
-  return IsSame(constant, number.object);
+bool IsSame(const c10::IValue& constant, PyObject* object) {
+  Number number;
+  return NumberOf(object, &number) && IsSame(constant, number);
+}
+
+bool IsSame(const c10::IValue& constant, const SymbolicNumber& open) {
+  return open.tensor.valid() ? IsSame(constant, open.element) : IsSame(constant, open.object);
+}
+
+// Read from memory: an op would be seen. None for other dtypes than those that become plain ints and floats.
+std::optional<Number> ElementOf(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case c10::ScalarType::Long:
+      return Number::Int(*tensor.const_data_ptr<int64_t>());
+    case c10::ScalarType::Int:
+      return Number::Int(*tensor.const_data_ptr<int32_t>());
+    case c10::ScalarType::Short:
+      return Number::Int(*tensor.const_data_ptr<int16_t>());
+    case c10::ScalarType::Char:
+      return Number::Int(*tensor.const_data_ptr<int8_t>());
+    case c10::ScalarType::Byte:
+      return Number::Int(*tensor.const_data_ptr<uint8_t>());
+    case c10::ScalarType::Double:
+      return Number::Float(*tensor.const_data_ptr<double>());
+    case c10::ScalarType::Float:
+      return Number::Float(*tensor.const_data_ptr<float>());
+    default:
+      return std::nullopt;
+  }
 }
 
 // Whether a call may take the tensor for a number. Whoever asks for its element by name has it as a result.
@@ -50,28 +74,10 @@ bool IsElement(const FrameNote& note, PyObject* object) {
   if (!IsExactTensor(object) || note.op.torch_name[0] == '\0' || std::strcmp(note.op.torch_name, "item") == 0)
     return false;
   const at::Tensor& tensor = TensorOf(object);
-  const c10::ScalarType dtype = tensor.scalar_type();
-  const bool is_int = dtype == c10::ScalarType::Long || dtype == c10::ScalarType::Int ||
-                      dtype == c10::ScalarType::Short || dtype == c10::ScalarType::Char ||
-                      dtype == c10::ScalarType::Byte;
-  return is_int && tensor.dim() == 0 && tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage() &&
-         tensor.storage().data() != nullptr;
-}
-
-// Read from memory: an op would be seen.
-int64_t ElementOf(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case c10::ScalarType::Long:
-      return *tensor.const_data_ptr<int64_t>();
-    case c10::ScalarType::Int:
-      return *tensor.const_data_ptr<int32_t>();
-    case c10::ScalarType::Short:
-      return *tensor.const_data_ptr<int16_t>();
-    case c10::ScalarType::Char:
-      return *tensor.const_data_ptr<int8_t>();
-    default:
-      return *tensor.const_data_ptr<uint8_t>();
-  }
+  // The binding refuses a tensor that requires a gradient.
+  return tensor.dim() == 0 && tensor.is_cpu() && tensor.layout() == c10::kStrided && tensor.has_storage() &&
+         tensor.storage().data() != nullptr && !tensor.requires_grad() && !tensor.is_neg() &&
+         ElementOf(tensor).has_value();
 }
 
 // Whether a parameter takes numbers that may differ from call to call: sizes, factors. (Dimensions may not: the rank of a
@@ -180,7 +186,7 @@ void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
     SymbolicNumber at;
     at.position = i < call->positional() ? static_cast<int>(i) : -1;
     if (at.position < 0) at.name = call->names[i - call->positional()];
-    const bool is_int = PyLong_Check(arg) || IsElement(note, arg);
+    const bool is_int = PyLong_Check(arg) || (IsElement(note, arg) && !TensorOf(arg).is_floating_point());
     if (i < 64 && i < call->positional() && is_int) note.op.torch_ints |= uint64_t{1} << i;
     LeaveOpen(trace, note, arg, call->shadows[i], at);
     if (PySlice_Check(arg)) {
@@ -192,14 +198,14 @@ void TorchCall(Trace& trace, FrameNote& note, Call* call, const char* name) {
   note.op.expect.kind = ResultSpec::Kind::kTorch;
 }
 
-// A tensor of one int that the binding may take for a number: a size among others. It asks for the element by `item`, which
+// A tensor of one number that the binding may take for the number (a size, a factor). It asks for the element by `item`, which
 // is a number of the graph then (BindSymbolicArgs).
 static void LeaveElementOpen(Trace& trace, FrameNote& note, PyObject* object, SymbolicNumber at) {
   const std::optional<ValueId> value = trace.aten.tensors.ValueOf(TensorOf(object));
   const std::optional<IntTerm> term = value ? IntInTensor(trace, *value) : std::nullopt;
   if (!value || (!term && !trace.numbers.sizes_open())) return;
   at.object = object;
-  at.element = ElementOf(TensorOf(object));
+  at.element = *ElementOf(TensorOf(object));
   at.tensor = *value;
   if (term) at.computed = term->shadow;
   at.is_constant = term && term->is_constant();

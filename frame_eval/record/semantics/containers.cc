@@ -55,12 +55,10 @@ bool MakesNewObjects(PyObject* dict) {
   return factory.get() == Py_None || PyFunction_Check(factory.get());
 }
 
-// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code. (A defaultdict that existed
-// before is left to Python: an optimizer keeps its state in one, and its counters would be recorded again in each step.)
-bool ComparesByIdentity(Trace& trace, PyObject* container) {
-  if (PyDict_CheckExact(container) || PyODict_CheckExact(container)) return true;
-  const ObjectRecord* const known = Py_TYPE(container) == DefaultDict() ? trace.objects.Find(container) : nullptr;
-  return known != nullptr && known->state != ObjectRecord::State::kSource;
+// Whether a tensor as a key is compared by its identity alone: in dicts whose look-up is C code. (An optimizer keeps its state
+// under parameters.)
+bool ComparesByIdentity(PyObject* container) {
+  return PyDict_CheckExact(container) || PyODict_CheckExact(container) || Py_TYPE(container) == DefaultDict();
 }
 
 bool HasKeyItself(PyObject* dict, PyObject* object) {
@@ -267,7 +265,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     return;
   }
   if (!DecideKey(trace, container, key, key_shadow))
-    SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+    SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(container));
   if (PyObject* dict = DictBelow(trace, container)) return Subscript(trace, note, dict, key, Shadow(), Shadow());
   ObjectRecord* known = trace.objects.Find(container);
   bool is_source = known != nullptr && known->state == ObjectRecord::State::kSource;
@@ -380,7 +378,7 @@ void StoreSubscript(Trace& trace, FrameNote& note, PyObject* container, PyObject
   note.op.expect.kind = ResultSpec::Kind::kNothing;
   const bool stays_open =
       value != nullptr ? AddKey(trace, container, key, key_shadow) : DecideKey(trace, container, key, key_shadow);
-  if (!stays_open) SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(trace, container));
+  if (!stays_open) SpecializeDeep(trace, key, key_shadow, ComparesByIdentity(container));
   if (value != nullptr && PySlice_Check(key)) SpecializeDeep(trace, value, value_shadow, true);  // it is iterated over
   if (StoreOwn(trace, container, key, value, value_shadow)) return;
   if (value != nullptr && StoreItem(trace, container, key, value, value_shadow)) return;

@@ -27,8 +27,8 @@ constexpr const char* kWrites = "frametap::numpy_";
 constexpr const char* kNumber = "frametap::numpy_number";
 
 // Plain Python runs the call instead: it may warn where this run has raised.
-struct WouldWarn : IntOverflow {
-  WouldWarn() : IntOverflow("NumPy found an error of floats") {}
+struct WouldWarn : NoResult {
+  WouldWarn() : NoResult("NumPy found an error of floats") {}
 };
 
 // array_nodes/N5. NumPy keeps its reactions to errors of floats in a context variable, as an opaque object.
@@ -227,7 +227,7 @@ c10::IValue ValueOfResult(const ArrayCall& call, PyObject* result) {
       if (PyFloat_CheckExact(result)) return PyFloat_AS_DOUBLE(result);
       int overflow = 0;
       const int64_t number = PyLong_AsLongLongAndOverflow(result, &overflow);
-      if (overflow != 0) throw IntOverflow("an int of more than 64 bits");
+      if (overflow != 0) throw NoResult("an int of more than 64 bits");
       return number;
     }
     default:

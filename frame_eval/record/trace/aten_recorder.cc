@@ -198,6 +198,7 @@ ValueId AtenRecorder::AddMade(Node node, Type type, PlaceId at) {
 // `rank_by_size`: ranks of results may follow from sizes of arguments.
 void AtenRecorder::Add(Node node, PlaceId place, bool rank_by_size) {
   ranks.Add(node, rank_by_size);
+  element_numbers.Add(graph_, node);
   graph_.AddNode(std::move(node));
   places_.push_back(place);
 }
@@ -209,6 +210,7 @@ void AtenRecorder::Rewind(const Mark& mark) {
   memory.Rewind(mark.values);
   resized.Rewind(mark.values, mark.nodes);
   ranks.Rewind(mark.values);
+  element_numbers.Rewind(mark.values);
   graph_.nodes.resize(mark.nodes);
   graph_.values.resize(mark.values);
   graph_.constants.resize(mark.constants);

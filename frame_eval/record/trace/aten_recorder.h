@@ -26,6 +26,7 @@
 #include "frame_eval/segment/reasons.h"
 #include "frame_eval/state/aten_pause.h"
 #include "guards/kinds/attention_switches.h"
+#include "ir/graph/element_numbers.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {
@@ -48,6 +49,7 @@ class AtenRecorder {
   WrittenMemory memory;
   ResizedTensors resized;
   ValueRanks ranks;
+  ElementNumbers element_numbers;
   OpFactsCache op_facts;
 
   // The fallback's question to its owner: the place in the program, for the next node.
