@@ -177,11 +177,15 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     MeetStores(trace_, f, e);
   if (trace_.objects.has_open_keys) [[unlikely]]
     MeetOpenKeys(trace_, e);
+  if (trace_.objects.has_open_views) [[unlikely]]
+    MeetOpenViews(trace_, e);
   if (IsIn(kOperators, e.op)) {
     if (ArrayOperator(trace_, note, e)) return;
     RefuseForeign(trace_, e);
     if (IsIn(kTakesElements, e.op)) {
-      for (int i = 0; i < e.n; ++i) MarkAdvanced(trace_, e.in[i]);
+      for (int i = 0; i < e.n; ++i) {
+        if (!TakesRest(trace_, e, e.in[i])) MarkAdvanced(trace_, e.in[i]);
+      }
     }
   }
   switch (e.op) {
@@ -268,8 +272,9 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
           PySet_CheckExact(object) && PySet_GET_SIZE(object) <= 1 ? trace_.objects.Find(object) : nullptr;
       if (known != nullptr && known->state == ObjectRecord::State::kFresh)
         return FixKeys(trace_, object);  // its order reads nothing
-      note.op.marks.makes_iterator = LeavesContentOpen(trace_, object);
-      if (note.op.marks.makes_iterator) trace_.iteration.iterated.assign(1, object);
+      PyObject* const dict = DictOfOpenView(trace_, object);
+      note.op.marks.makes_iterator = dict != nullptr || LeavesContentOpen(trace_, object);
+      if (note.op.marks.makes_iterator) trace_.iteration.iterated.assign(1, dict != nullptr ? dict : object);
       if (note.op.marks.makes_iterator) return;
       if (LoopOver(trace_, object)) return;
       SpecializeDeep(trace_, object, Shadow(), true);
@@ -296,6 +301,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return CallOp(trace_, f, note, e);
       }
       if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(trace_, e.in[0]);
+      if (e.op == Op::kUnpack && GiveItems(trace_, note, e.in[0])) return;
+      FixView(trace_, e.in[0]);
       if (IsAnySet(e.in[0])) ReadOrder(trace_, e.in[0]);
       return SpecializeAll(trace_, e);
     case Op::kBuildTuple: {
@@ -304,6 +311,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
       return;
     }
     case Op::kListToTuple:  // also whatever stands behind `*` in a call
+      if (GiveRow(trace_, note, e.in[0])) return;
       MarkAdvanced(trace_, e.in[0]);
       if (IsTensor(e.in[0])) throw Break{Reason::unknown_operation, "a tensor is unpacked"};
       if (PyList_CheckExact(e.in[0])) {

@@ -29,16 +29,18 @@ struct ArrayCall;
 // The kind of a result that After records; set by Before.
 struct ResultSpec {
   enum class Kind : uint8_t {
-    kAny,      // a scalar is constant; an object is known, or becomes fresh with its elements
-    kSource,   // the object at `source`
-    kShadow,   // `shadow`
-    kTorch,    // results of recorded ops
-    kItems,    // a fresh tuple whose elements have the shadows `items`
-    kOpen,     // what an iterator over numbers that are not fixed has given
-    kTaken,    // what an iterator that existed before has given (iterators.cc)
-    kData,     // x.data: shares the memory of the graph value in `shadow`, and nothing else
-    kPinned,   // an object that a class or module holds: known by identity
-    kNothing,  // no result, or of no interest
+    kAny,       // a scalar is constant; an object is known, or becomes fresh with its elements
+    kSource,    // the object at `source`
+    kShadow,    // `shadow`
+    kTorch,     // results of recorded ops
+    kItems,     // a fresh tuple whose elements have the shadows `items`
+    kGivenRow,  // a fresh row of tuples that an iterator has given (Iteration::given)
+    kGiven,     // one of several items that an iterator has given, with the shadows `items`
+    kOpen,      // what an iterator over numbers that are not fixed has given
+    kTaken,     // what an iterator that existed before has given (iterators.cc)
+    kData,      // x.data: shares the memory of the graph value in `shadow`, and nothing else
+    kPinned,    // an object that a class or module holds: known by identity
+    kNothing,   // no result, or of no interest
   };
   Kind kind = Kind::kAny;
   SourceId source;

@@ -192,6 +192,13 @@ Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject*
       AddFresh(trace_, result).items.assign(note.op.expect.items.begin(), note.op.expect.items.end());
       return Shadow();
     }
+    case ResultSpec::Kind::kGivenRow:
+      AdoptGivenRow(trace_, result);
+      return Shadow();
+    case ResultSpec::Kind::kGiven: {
+      const Shadow shadow = note.op.expect.items[static_cast<size_t>(e.arg)];
+      return shadow.kind == Shadow::Kind::kNone ? AdoptResult(trace_, result) : shadow;
+    }
     case ResultSpec::Kind::kData: {
       const Arg of = Arg::Of(ValueId(note.op.expect.shadow.id));
       const at::Tensor& tensor = TensorOf(result);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -110,6 +112,29 @@ def rows_of_a_generator(x: Tensor) -> tuple[Any, ...]:
     return tuple(halves(x.shape)), rows[0][0], torch.Size(size for size in x.shape)
 
 
+def widened(x: Tensor, **axes: int) -> Tensor:
+    """Takes its axes apart as einops does."""
+    for _name, size in tuple(axes.items()):
+        x = x[None].expand(size, *x.shape)
+    return x.new_zeros(*axes.values(), len(axes))
+
+
+def rows_of_iterators(x: Tensor) -> tuple[Any, ...]:
+    height, width = map(int, x.shape[:2])
+    named = list(zip(("a", "b", "c"), x.shape, strict=True))
+    numbered = tuple(enumerate(x.shape[:2]))
+    return height * width, x * named[0][1], numbered[0][1] + 1, x.view(*map(int, x.shape))
+
+
+def loops_over_views(x: Tensor) -> tuple[Any, ...]:
+    sizes = {"a": x.shape[0], "b": 2}
+    for name, size in sizes.items():
+        x = x * size
+        sizes[name] = size + 1
+    first, second = sizes.values()
+    return x, first, second, list(sizes.values())
+
+
 SIZES = [(torch.randn(n, 4, 6),) for n in range(2, 22)]
 PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (by_batch, SIZES),
@@ -131,6 +156,10 @@ PROGRAMS: list[tuple[Callable[..., Any], list[tuple[Any, ...]]]] = [
     (lambda x: x.reshape(torch.Size([x.shape[0] * x.shape[1], x.shape[2]])), SIZES),
     (taken_from_a_generator, SIZES),
     (rows_of_a_generator, SIZES),
+    (lambda x: widened(x, n=x.shape[0]), SIZES),
+    (rows_of_iterators, SIZES),
+    (loops_over_views, SIZES),
+    (lambda x: x.reshape(functools.reduce(operator.mul, x.shape[:2]), -1), SIZES),
     (lambda x: x.chunk(2), SIZES),
     (lambda x: torch.tensor_split(x, 2), SIZES),
     (lambda x: torch.meshgrid(torch.arange(len(x)), torch.arange(6), indexing="ij"), SIZES),

@@ -15,6 +15,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/containers.h"
@@ -79,13 +80,19 @@ bool ViewInLoop(Trace& trace, Call& call) {
   return LoopTakesResult(call.f.code, call.f.offset) && LoopOver(trace, call.args[0]);
 }
 
+// A view of a dict of the trace whose numbers stay open (own_dicts/V3).
+bool ViewsOpen(Trace& trace, const Call& call) {
+  if (!trace.objects.has_open_views || call.args.size() != 1 || !MayHoldOpen(trace, call.args[0])) return false;
+  return trace.objects.Find(call.args[0])->changes != nullptr;
+}
+
 void DictValues(Trace& trace, Call& call) {
   if (call.args.size() == 1 && ViewValues(trace, call.args[0])) return;
-  if (!ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
+  if (!ViewsOpen(trace, call) && !ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
 }
 
 void DictItems(Trace& trace, Call& call) {
-  if (!ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
+  if (!ViewsOpen(trace, call) && !ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
 }
 
 // operator.setitem, operator.delitem

@@ -7,6 +7,7 @@
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
@@ -90,8 +91,26 @@ void Repeat(Trace& trace, Call& call) { SpecializeArguments(trace, call, 0, true
 void CopyRow(Trace& trace, Call& call) {
   const bool is_one = call.args.size() == 1 && call.names.empty();
   if (is_one && HasOpenItems(trace, call.args[0])) return KeepItems(trace, call.note, {call.args[0]});
+  if (is_one && GiveRow(trace, call.note, call.args[0])) return;
   if (is_one && PyGen_CheckExact(call.args[0])) call.note.op.collects = call.args[0];
   Iterate(trace, call);
+}
+
+// map(int, row) of ints gives these.
+void Map(Trace& trace, Call& call) {
+  const bool converts = call.args.size() == 2 && call.names.empty() &&
+                        call.args[0] == reinterpret_cast<PyObject*>(&PyLong_Type) && HasOpenItems(trace, call.args[1]);
+  bool are_ints = converts;
+  for (Py_ssize_t i = 0; are_ints && i < PySequence_Fast_GET_SIZE(call.args[1]); ++i)
+    are_ints = PyLong_CheckExact(PySequence_Fast_GET_ITEM(call.args[1], i));
+  if (!are_ints) {
+    IterateLater(trace, call);
+    return ReadCallbacks(trace, call);
+  }
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(call.args[1]); ++i)
+    FixType(trace, ElementShadow(trace, call.args[1], i));
+  call.note.op.marks.makes_iterator = true;
+  trace.iteration.iterated.assign(1, call.args[1]);
 }
 
 // zip, enumerate
@@ -144,13 +163,14 @@ void LoadIteration() {
   for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
   AddSpecial("builtins", "list", "copy", CopyRow, true);
   AddSpecial("torch", "", "Size", CopyRow, true);
+  AddSpecial("builtins", "", "map", Map, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
   AddSpecial("builtins", "", "next", Next);
   AddSpecial("types", "GeneratorType", "send", Send);
   AddSpecial("types", "GeneratorType", "close", Close);
   AddRows("builtins", "", Conduct::kPure, {"range", "slice"});
-  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "map", "filter"});
+  AddRows("builtins", "", Conduct::kTransparent, {"any", "all", "filter"});
   AddRows("builtins", "", Conduct::kTransparent, {"sorted"}, Reads::kKeys);
   AddRows("builtins", "slice", Conduct::kPure, {"indices"});
   AddRows("builtins", "range", Conduct::kPure, {"index", "count", "__reversed__"});
@@ -163,7 +183,6 @@ void LoadIteration() {
   for (const auto& [owner, name] : {std::pair("", "tee"), std::pair("chain", "from_iterable")}) {
     AddSpecial("itertools", owner, name, IterateRows);
   }
-  AddRows("_functools", "", Conduct::kTransparent, {"reduce"});
   AddSpecial("_functools", "", "partial", MakePartial);
   AddRows("_functools", "", Conduct::kPureObjects, {"cmp_to_key"});
   AddRows("_operator", "", Conduct::kPureObjects, {"itemgetter", "attrgetter", "methodcaller"});

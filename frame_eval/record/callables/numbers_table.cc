@@ -70,11 +70,11 @@ Ref<> Folded(BuiltinOp op, PyObject* a, PyObject* b) {
   }
 }
 
-// The sum, product or extreme of a sequence of numbers of one type, from `start` or (null) from the first of them.
-// Returns false if they have other types, or all are fixed.
-bool Fold(Trace& trace, Call& call, BuiltinOp op, PyTypeObject* type, PyObject* start) {
-  if (call.args.size() != 1 || !call.names.empty() || !HasOpenItems(trace, call.args[0])) return false;
-  PyObject* const row = call.args[0];
+// The sum, product or extreme of a sequence of numbers of one type, the last argument, from `start` or (null) from the first
+// of them. Returns false if they have other types, or all are fixed.
+bool Fold(Trace& trace, Call& call, BuiltinOp op, PyTypeObject* type, PyObject* start, size_t arguments = 1) {
+  if (call.args.size() != arguments || !call.names.empty() || !HasOpenItems(trace, call.args.back())) return false;
+  PyObject* const row = call.args.back();
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(row);
   for (Py_ssize_t i = 0; i < size; ++i) {
     if (Py_TYPE(PySequence_Fast_GET_ITEM(row, i)) != type) return false;
@@ -165,6 +165,21 @@ bool RoundToDecimals(Trace& trace, Call& call) {
   return true;
 }
 
+// functools.reduce(operator.mul, x.shape)
+void Reduce(Trace& trace, Call& call) {
+  static PyObject* const multiply = [] {
+    const Ref<> module = Must(PyImport_ImportModule("_operator"));
+    return Must(PyObject_GetAttrString(module.get(), "mul")).Release();
+  }();
+  const bool multiplies = !call.args.empty() && call.args[0] == multiply;
+  if (multiplies && Fold(trace, call, BuiltinOp::kIntMul, &PyLong_Type, nullptr, 2)) return;
+  for (PyObject* arg : call.args) {
+    if (IsTensor(arg)) throw Break{Reason::value_of_tensor, CallableName(call.callable)};
+  }
+  SpecializeArguments(trace, call, 0, true);
+  ReadCallbacks(trace, call);
+}
+
 // math.prod(x.shape)
 void Product(Trace& trace, Call& call) {
   static PyObject* const one = Must(PyLong_FromLong(1)).Release();
@@ -217,6 +232,7 @@ void LoadNumbers() {
   // C code may call them with two items of a sequence (functools.reduce), which they compare as keys then.
   AddSpecial("builtins", "", "min", Extreme<BuiltinOp::kIntMin, BuiltinOp::kFloatMin>, true, Reads::kKeys);
   AddSpecial("builtins", "", "max", Extreme<BuiltinOp::kIntMax, BuiltinOp::kFloatMax>, true, Reads::kKeys);
+  AddSpecial("_functools", "", "reduce", Reduce, true);
   AddSpecial("math", "", "sqrt", Math<BuiltinOp::kFloatSqrt, Py_GE>, true);
   AddSpecial("math", "", "floor", Math<BuiltinOp::kIntFloor, -1>, true);
   AddSpecial("math", "", "ceil", Math<BuiltinOp::kIntCeil, -1>, true);

@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 
 namespace frametap {
+
+static bool GivesNoTuples(const Trace& trace, PyObject* object);
 namespace {
 
 PyObject* ItemOf(PyObject* row, size_t index) { return PySequence_Fast_GET_ITEM(row, static_cast<Py_ssize_t>(index)); }
@@ -110,8 +115,11 @@ bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, 
   absl::InlinedVector<Shadow, 4> shadows;
   bool open = !known->items.empty();
   const auto add = [&](PyObject* object, Shadow of) { shadows.push_back(KeepOpen(trace, object, of, &open)); };
+  GivenItems given;
   if (items == nullptr) {
     add(item, shadow);
+  } else if (GivesNoTuples(trace, items) && TakeRest(trace, items, &given)) {
+    for (size_t i = 0; i < given.objects.size(); ++i) add(given.objects[i], given.shadows[i][0]);
   } else if ((PyTuple_Check(items) && IteratesByPlace(items)) || PyList_CheckExact(items)) {
     if (trace.objects.Find(items) == nullptr) return false;
     GuardTypeOrIdentity(trace, items);
@@ -247,25 +255,105 @@ void MakesIterator(Trace& trace, const Call& call) {
 
 void OpenIteratorOver(Trace& trace, PyObject* iterator) {
   using Gives = OpenIterator::Gives;
-  const Gives gives = Py_TYPE(iterator) == &PyZip_Type    ? Gives::kTuple
-                      : Py_TYPE(iterator) == &PyEnum_Type ? Gives::kNumbered
-                                                          : Gives::kItem;
+  const Gives gives = Py_TYPE(iterator) == &PyZip_Type             ? Gives::kTuple
+                      : Py_TYPE(iterator) == &PyEnum_Type          ? Gives::kNumbered
+                      : Py_TYPE(iterator) == &PyDictIterValue_Type ? Gives::kValue
+                      : Py_TYPE(iterator) == &PyDictIterItem_Type  ? Gives::kPair
+                                                                   : Gives::kItem;
   trace.iteration.open[iterator] = {gives, std::exchange(trace.iteration.iterated, {}), 0};
+}
+
+// Steps to the next item, and returns the shadows of its parts, or none at the end. `object` becomes the item, except a tuple
+// that is made for it.
+static std::optional<GivenItems::Parts> NextParts(Trace& trace, OpenIterator* from, PyObject** object) {
+  using Gives = OpenIterator::Gives;
+  if (from->gives == Gives::kValue || from->gives == Gives::kPair) {
+    PyObject* key;
+    if (PyDict_Next(from->rows[0], &from->next, &key, object) == 0) return std::nullopt;
+    const Shadow* const open = StoredItem(trace, from->rows[0], key);
+    GivenItems::Parts parts(from->gives == Gives::kPair ? 2 : 1);
+    if (open != nullptr) parts.back() = *open;
+    return parts;
+  }
+  const Py_ssize_t at = from->next++;
+  GivenItems::Parts parts(from->gives == Gives::kNumbered ? 1 : 0);
+  for (PyObject* row : from->rows) {
+    if (static_cast<size_t>(at) >= RowSize(row)) return std::nullopt;
+    parts.push_back(ElementShadow(trace, row, at));
+  }
+  *object = ItemOf(from->rows[0], static_cast<size_t>(at));
+  return parts;
+}
+
+static bool GivesTuples(OpenIterator::Gives gives) {
+  using Gives = OpenIterator::Gives;
+  return gives == Gives::kTuple || gives == Gives::kNumbered || gives == Gives::kPair;
 }
 
 Shadow TakeOpen(Trace& trace, PyObject* iterator, PyObject* item) {
   OpenIterator& from = trace.iteration.open.at(iterator);
-  const Py_ssize_t index = from.next++;
-  if (from.gives == OpenIterator::Gives::kItem) {
-    const Shadow shadow = ElementShadow(trace, from.rows[0], index);
-    return shadow.kind == Shadow::Kind::kNone ? AdoptResult(trace, item) : shadow;
-  }
+  PyObject* object = nullptr;
+  const std::optional<GivenItems::Parts> parts = NextParts(trace, &from, &object);
+  FT_DCHECK(parts.has_value());
+  if (!GivesTuples(from.gives)) return (*parts)[0].kind == Shadow::Kind::kNone ? AdoptResult(trace, item) : (*parts)[0];
   AdoptResult(trace, item);
-  ObjectRecord& tuple = *trace.objects.Find(item);
-  tuple.items.clear();
-  if (from.gives == OpenIterator::Gives::kNumbered) tuple.items.emplace_back();
-  for (PyObject* row : from.rows) tuple.items.push_back(ElementShadow(trace, row, index));
+  trace.objects.Find(item)->items.assign(parts->begin(), parts->end());
   return Shadow();
+}
+
+static bool GivesNoTuples(const Trace& trace, PyObject* object) {
+  if (PyDictValues_Check(object)) return true;
+  const auto it = trace.iteration.open.find(object);
+  return it != trace.iteration.open.end() && !GivesTuples(it->second.gives);
+}
+
+bool TakeRest(Trace& trace, PyObject* object, GivenItems* given) {
+  const auto it = trace.iteration.open.find(object);
+  const bool is_iterator = it != trace.iteration.open.end();
+  PyObject* const dict = is_iterator ? nullptr : DictOfOpenView(trace, object);
+  if (!is_iterator && dict == nullptr) return false;
+  OpenIterator view{PyDictItems_Check(object) ? OpenIterator::Gives::kPair : OpenIterator::Gives::kValue, {dict}, 0};
+  if (is_iterator) trace.objects.Find(object)->MutatedIn(trace.epoch);
+  PyObject* item = nullptr;
+  while (auto parts = NextParts(trace, is_iterator ? &it->second : &view, &item)) {
+    given->shadows.push_back(*std::move(parts));
+    given->objects.push_back(item);
+  }
+  return true;
+}
+
+bool TakesRest(const Trace& trace, const Event& e, PyObject* operand) {
+  return (e.op == Op::kUnpack || e.op == Op::kListExtend) && GivesNoTuples(trace, operand) &&
+         trace.iteration.open.contains(operand);
+}
+
+bool GiveItems(Trace& trace, FrameNote& note, PyObject* object) {
+  GivenItems given;
+  if (!GivesNoTuples(trace, object) || !TakeRest(trace, object, &given)) return false;
+  note.op.expect.kind = ResultSpec::Kind::kGiven;
+  for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
+  return true;
+}
+
+bool GiveRow(Trace& trace, FrameNote& note, PyObject* object) {
+  GivenItems given;
+  if (GivesNoTuples(trace, object)) {
+    if (!TakeRest(trace, object, &given)) return false;
+    note.op.expect.kind = ResultSpec::Kind::kItems;
+    for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
+    return true;
+  }
+  if (!TakeRest(trace, object, &given)) return false;
+  note.op.expect.kind = ResultSpec::Kind::kGivenRow;
+  trace.iteration.given = std::move(given);
+  return true;
+}
+
+void AdoptGivenRow(Trace& trace, PyObject* row) {
+  const GivenItems given = std::exchange(trace.iteration.given, {});
+  AdoptResult(trace, row);
+  for (size_t i = 0; i < RowSize(row); ++i)
+    trace.objects.Find(ItemOf(row, i))->items.assign(given.shadows[i].begin(), given.shadows[i].end());
 }
 
 // It is used in another way: what it has still to give is fixed.

@@ -3,8 +3,9 @@
 //       change of it is followed here; any other use or change fixes them (SpecializeDeep, MarkMutated).
 //   R2  Only lists of the trace's own are followed through changes: a change of one that existed before is an effect,
 //       whose values are fixed.
-//   R3  An iterator over rows gives their items one by one, and reads none. Any use of it except taking the next item in
-//       a loop may hand the items to C code, which reads all that is in them: CloseIterator.
+//   R3  An iterator over rows gives their items one by one, and reads none. A loop takes the next item. tuple(), list(), `*` and an
+//       assignment to several names take what is left (TakeRest). Any other use may hand the items to C code, which reads
+//       all that is in them: CloseIterator.
 //   R4  A list may change while an iterator of another kind waits to look at it. Numbers that it gets are fixed then
 //       (ObjectRecord::is_viewed).
 #pragma once
@@ -29,6 +30,12 @@ inline bool IteratesByPlace(PyObject* object) {
   return PyList_Check(object) && Py_TYPE(object)->tp_iter == PyList_Type.tp_iter;
 }
 
+// tuple(row), list(row)
+inline bool CopiesRow(PyObject* callable) {
+  return callable == reinterpret_cast<PyObject*>(&PyTuple_Type) ||
+         callable == reinterpret_cast<PyObject*>(&PyList_Type);
+}
+
 // Notes that an iterator of C code gives what is in these rows, now or later: numbers that their lists get from here on are
 // fixed.
 void ViewRows(Trace& trace, PyObject* rows);
@@ -48,6 +55,15 @@ bool LeavesContentOpen(Trace& trace, PyObject* row);
 void SpecializeItems(Trace& trace, PyObject* container);
 // Lets the result hold the items of these rows, one row after the other.
 void KeepItems(Trace& trace, FrameNote& note, std::initializer_list<PyObject*> rows);
+// Takes all that an open iterator has still to give, or that a view gives. Returns false, with nothing taken, for other objects.
+bool TakeRest(Trace& trace, PyObject* object, GivenItems* given);
+// Returns whether the instruction takes what is left of an open iterator by TakeRest.
+bool TakesRest(const Trace& trace, const Event& e, PyObject* operand);
+// The call at work makes a tuple or list of `object`. Returns false, with nothing noted, as TakeRest.
+bool GiveRow(Trace& trace, FrameNote& note, PyObject* object);
+void AdoptGivenRow(Trace& trace, PyObject* row);
+// The instruction at work gives the items to several names. Returns false as GiveRow.
+bool GiveItems(Trace& trace, FrameNote& note, PyObject* object);
 bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
 bool StoreItem(Trace& trace, PyObject* list, PyObject* key, PyObject* value, Shadow shadow);
 bool ChangeList(Trace& trace, Call& call, const char* name);

@@ -104,12 +104,14 @@ static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWa
     for (Py_ssize_t i = 0; i < DequeLength(object); ++i) SpecializeDeep(trace, DequeItem(object, i), Shadow(), walk);
   } else {
     if (IsAnySet(object)) {
+      if (ObjectRecord* const known = trace.objects.Find(object); known != nullptr) known->is_viewed = true;
       FixKeys(trace, object);
       AdoptElements(trace, object);
       ReadOrder(trace, object);
     }
     if (PySlice_Check(object)) SpecializeItems(trace, object);
     if (!trace.iteration.open.empty()) CloseIterator(trace, object);
+    FixView(trace, object);
     if (IsMark(object)) return FixMark(trace, object);
     if (IsForeign(trace, object)) {
       throw Break{Reason::unknown_operation, std::string("an object of type ") + Py_TYPE(object)->tp_name};

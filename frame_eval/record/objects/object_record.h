@@ -41,7 +41,7 @@ struct ObjectRecord {
   bool adopted = false;        // container: content guarded, elements known
   bool counted = false;        // container: its length is guarded
   bool dict_is_out = false;    // made by the trace: its __dict__ was read
-  bool is_viewed = false;      // list, or dict of the trace: C code may look at all of it at any time
+  bool is_viewed = false;      // list, dict or set of the trace: C code may look at all of it at any time
   uint32_t epoch = 0;          // fresh: when it was made
   uint32_t mutated_epoch = 0;  // when the trace last changed it
   bool mutated = false;

@@ -32,6 +32,7 @@ struct ObjectRecords {
   std::vector<bool> pinned;                // by SourceId
   bool knows_ordered_dicts = false;        // one of `table` is or was an OrderedDict
   bool has_open_keys = false;              // some table has
+  bool has_open_views = false;             // some dict whose numbers are open had one (own_dicts/V3)
   std::array<PyObject*, 64> fixed_code{};  // functions that guards have pinned, asked for last (FixCode)
   // Tuples that were met as constants of code, and those in them. The compiler makes equal ones one object, so a
   // default or a global may hold it as well.

@@ -97,6 +97,7 @@ bool AddKey(Trace& trace, PyObject* table, PyObject* key, Shadow shadow) {
   const bool is_first = OpenKeysOf(trace, table) == nullptr;
   if (is_first && !IsOpenKey(trace, key, shadow)) return false;
   const ObjectRecord* const before = trace.objects.Find(table);
+  if (is_first && (trace.objects.has_open_views || (before != nullptr && before->is_viewed))) return false;  // K2
   if (is_first && PySet_CheckExact(table) && (before == nullptr || before->mutated || PySet_GET_SIZE(table) > 0)) {
     return false;  // K3
   }

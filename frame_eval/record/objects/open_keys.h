@@ -1,6 +1,7 @@
 // Dicts and sets of the trace's own with keys that are not fixed: the addresses of arguments, as in `id(x) in seen`.
 //   K1  An operation by one key compares it with each key of the table, so the same entry is found or made in each run.
-//   K2  Any other operation on the table fixes its keys (FixKeys), which ends the segment.
+//   K2  Any other operation on the table fixes its keys (FixKeys), which ends the segment. A table that something may look at
+//       later gets no open keys (ObjectRecord::is_viewed).
 //   K3  A set is made again by the same additions, because its order depends on them. So its keys stay open only while
 //       nothing is removed.
 // Not here: open values under keys (own_dicts.cc).

@@ -3,10 +3,12 @@
 #include <cstring>
 
 #include "frame_eval/record/numbers/numbers.h"
+#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
+#include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 
@@ -20,6 +22,11 @@ bool HoldsNoView(PyObject* method) {
     if (PyUnicode_CompareWithASCIIString(method, name) == 0) return true;
   }
   return false;
+}
+
+bool GivesNumbers(PyObject* method) {
+  return PyUnicode_CompareWithASCIIString(method, "values") == 0 ||
+         PyUnicode_CompareWithASCIIString(method, "items") == 0;
 }
 
 bool HasPlainKeys(PyObject* dict) {
@@ -65,8 +72,34 @@ void FixValues(Trace& trace, PyObject* dict) {
 // An attribute of the dict is read: a method, which may keep a view of it.
 void ViewDict(Trace& trace, PyObject* dict, PyObject* method) {
   if (!MayHoldOpen(trace, dict) || HoldsNoView(method)) return;
+  ObjectRecord& known = *trace.objects.Find(dict);
+  if (known.changes != nullptr && !trace.objects.has_open_keys && GivesNumbers(method)) {
+    trace.objects.has_open_views = true;
+    return;
+  }
+  FixValues(trace, dict);
+  known.is_viewed = true;
+}
+
+PyObject* DictOfOpenView(Trace& trace, PyObject* view) {
+  if (!trace.objects.has_open_views || view == nullptr) return nullptr;
+  if (!PyDictValues_Check(view) && !PyDictItems_Check(view)) return nullptr;
+  PyObject* const dict = DictOfView(view);
+  return MayHoldOpen(trace, dict) && trace.objects.Find(dict)->changes != nullptr ? dict : nullptr;
+}
+
+void FixView(Trace& trace, PyObject* object) {
+  PyObject* const dict = DictOfOpenView(trace, object);
+  if (dict == nullptr) return;
   FixValues(trace, dict);
   trace.objects.Find(dict)->is_viewed = true;
+}
+
+void MeetOpenViews(Trace& trace, const Event& e) {
+  const bool is_copy = e.op == Op::kCall && e.n == 2 && CopiesRow(e.in[0]);
+  const bool takes_all = e.op == Op::kUnpack || e.op == Op::kListExtend || e.op == Op::kListToTuple;
+  if (is_copy || takes_all || e.op == Op::kGetIter) return;
+  for (int i = 0; i < e.n; ++i) FixView(trace, e.in[i]);
 }
 
 // `dict[key] = value`, or `del dict[key]` without a value. Returns false, with nothing noted, if nothing is open.

@@ -3,7 +3,6 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
-#include "guards/objects/torch_tensor.h"
 
 namespace frametap {
 
@@ -11,8 +10,7 @@ void CallWeakReference(Trace& trace, Call& call) {
   const SourceId reference = SourceOf(trace, call.callable);
   PyObject* const object = PyWeakref_GET_OBJECT(call.callable);
   if (!call.args.empty() || !reference.valid()) throw Refusal(call.callable);
-  const bool is_known = IsTensor(object) && IsHeldByItsPath(trace, object);
-  if (object != Py_None && !is_known) throw Refusal(call.callable);  // W1, W2
+  if (object != Py_None && !IsHeldByItsPath(trace, object)) throw Refusal(call.callable);  // W1
   trace.guards.Type(reference, trace.frames.Here());
   call.note.op.expect.kind = ResultSpec::Kind::kSource;
   call.note.op.expect.source = trace.guards.Child(reference, Accessor::kReferent, 0, nullptr, object);

@@ -1,8 +1,7 @@
-// Calls of weak references: `ref()`. torch's recurrent layers check in this way whether their weights are still the same.
+// Calls of weak references: `ref()`. torch's recurrent layers check in this way whether their weights are still the same. Its
+// schedulers hold the optimizer in this way around its `step`.
 //   W1  The recorder keeps the objects that it knows alive, so a reference may see an object that plain Python would have
 //       ended. The call is recorded only if nothing on the path to the object has been released.
-//   W2  Only references to tensors are followed. torch's schedulers hold the optimizer by one around its `step`. A recording
-//       that follows it ends inside of `step`, and training loops take one more step until all of it is replayed.
 // Not here: weak references as keys (class_references.h), and the end of objects (object_ends.cc).
 #pragma once
 

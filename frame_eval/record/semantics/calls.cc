@@ -469,7 +469,9 @@ void Invoke(Trace& trace, Call call) {
   if (Py_TYPE(callable) == Objects().cached_function) return InvokeCached(trace, call);
   if (IsGetter(callable)) return CallGetter(trace, call);
   if (PyWeakref_CheckRefExact(callable)) return CallWeakReference(trace, call);
-  for (PyObject* arg : call.args) MarkAdvanced(trace, arg);
+  for (PyObject* arg : call.args) {
+    if (!CopiesRow(callable) || !trace.iteration.open.contains(arg)) MarkAdvanced(trace, arg);
+  }
   if (PyType_Check(callable)) return InvokeType(trace, call, reinterpret_cast<PyTypeObject*>(callable));
 
   const CallableRow* row = FindCallable(callable);

@@ -38,10 +38,17 @@ struct TakenItem {  // what an iterator gives: one object, or a new tuple
   std::vector<TakenItem> parts;
 };
 
-struct OpenIterator {  // of the trace's own, over tuples and lists whose numbers or containers are not fixed
-  enum class Gives : uint8_t { kItem, kTuple, kNumbered } gives = Gives::kItem;
+struct OpenIterator {  // of the trace's own, over rows or dicts whose numbers or containers are not fixed
+  enum class Gives : uint8_t { kItem, kTuple, kNumbered, kValue, kPair } gives = Gives::kItem;
   std::vector<PyObject*> rows;  // borrowed: the iterator holds them
   Py_ssize_t next = 0;
+};
+
+// Items that C code takes from an iterator at once.
+struct GivenItems {
+  using Parts = absl::InlinedVector<Shadow, 2>;
+  std::vector<Parts> shadows;  // of the parts of each item, which is a tuple made for it; or one shadow, of the item
+  std::vector<PyObject*> objects;  // borrowed: the items, if they are no tuples
 };
 
 struct Iteration {
@@ -51,6 +58,7 @@ struct Iteration {
   absl::flat_hash_map<PyObject*, OpenIterator> open;
   std::vector<PyObject*> iterated;  // by the operation at work, which makes such an iterator
   TakenItem taken;                  // by the operation at work
+  GivenItems given;                 // to the operation at work, which makes a row of tuples
 };
 
 }  // namespace frametap
