@@ -67,6 +67,10 @@ NOT_COMPARED = {
     ("alloc", "threads_share_it"): "a thread that finds no memory ends by itself",
     ("abort", "finaliser_callee_then_caller"): _ORDER,
     ("exit", "finaliser_callee_then_caller"): _ORDER,
+    (
+        "exit",
+        "own_dict_changed_in_a_loop",
+    ): "a known fault, a position in a traceback: see docs/known_faults.md",
     ("abort", "much_is_written_before_an_element_is_refused"): _SEGMENT_LINE,
     ("exit", "much_is_written_before_an_element_is_refused"): _SEGMENT_LINE,
     ("raise", "deepcopy_of_captured"): "the compiled object's __deepcopy__ is in the traceback",

@@ -4,6 +4,7 @@
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/numbers_in_tensors.h"
+#include "frame_eval/record/numbers/operands.h"
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"

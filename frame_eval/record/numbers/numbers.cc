@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "frame_eval/record/callables/table.h"
+#include "frame_eval/record/numbers/operands.h"
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/numbers/symbolic_args.h"
@@ -17,7 +18,6 @@
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
 #include "frame_eval/record/trace/size_dependence.h"
-#include "frame_eval/segment/changes.h"
 #include "guards/kinds/relation.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -211,13 +211,13 @@ Shadow AddNumber(Trace& trace, BuiltinOp op, std::initializer_list<std::pair<PyO
   const bool of_ints = RowOf(op).result == Type::Kind::kInt && RowOf(op).operands == Type::Kind::kInt;
   IntTerm terms[2];
   std::vector<Arg> args;
+  if (HasNoResult(op, operands)) {
+    for (const auto& [object, shadow] : operands) Specialize(trace, object, shadow);
+    return Shadow();
+  }
   for (const auto& [object, shadow] : operands) {
     Number number;
-    if (object != nullptr && !NumberOf(object, &number) && shadow.kind == Shadow::Kind::kNone) {
-      // An int of more bits than graphs have.
-      for (const auto& [other, of_other] : operands) Specialize(trace, other, of_other);
-      return Shadow();
-    }
+    if (object != nullptr) NumberOf(object, &number);
     if (of_ints) {
       FixType(trace, Canonical(trace, shadow));  // `n - n` keeps nothing of n, and is 0.0 of a float
       terms[args.size()] = {Canonical(trace, shadow), number.i};
@@ -245,24 +245,6 @@ void FixType(Trace& trace, Shadow shadow) {
 }
 
 // ---- arithmetic -----------------------------------------------------------------------------------------------------
-
-// Returns whether a run of the graph can be taken back where an op fails.
-static bool CanBeTakenBack(const Trace& trace) {
-  if (!trace.aten.memory.writes_inputs()) return true;
-  const absl::flat_hash_set<c10::StorageImpl*>* const written = trace.aten.memory.storages();
-  if (written == nullptr) return false;
-  size_t bytes = 0;
-  for (const c10::StorageImpl* storage : *written) bytes += storage->nbytes();
-  return bytes <= kMostBytesCopied;
-}
-
-bool TakesOperand(Trace& trace, PyObject* object, Shadow shadow, int py_compare_op) {
-  static PyObject* const zero = Must(PyLong_FromLong(0)).Release();
-  const bool is_element =
-      shadow.kind == Shadow::Kind::kValue && trace.aten.element_numbers.Contains(ValueId(shadow.id));
-  if (is_element && CanBeTakenBack(trace)) return Must(PyObject_RichCompareBool(object, zero, py_compare_op)) == 1;
-  return DecideNumbers(trace, object, shadow, zero, Shadow(), py_compare_op, true);
-}
 
 // The op that gives what Python gives for these operands; kNone: the operands are to be fixed.
 static BuiltinOp NumberOp(Trace& trace, const Event& e) {

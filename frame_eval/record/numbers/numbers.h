@@ -45,9 +45,6 @@ bool LeavesOpen(Trace& trace, PyObject* object, Shadow shadow);
 Shadow KeepOpen(Trace& trace, PyObject* object, Shadow shadow, bool* open);
 Shadow AddNumber(Trace& trace, BuiltinOp op, std::initializer_list<std::pair<PyObject*, Shadow>> operands);
 bool DecideNumbers(Trace& trace, PyObject* a, Shadow sa, PyObject* b, Shadow sb, int py_compare_op, bool only_if_true);
-// Returns whether an op may take the number, as the comparison with zero holds. It is guarded. If the number comes from elements
-// of tensors, the op fails in a run where it does not hold, and plain Python runs the call.
-bool TakesOperand(Trace& trace, PyObject* object, Shadow shadow, int py_compare_op);
 inline bool IsNumber(PyObject* object) { return PyLong_CheckExact(object) || PyFloat_CheckExact(object); }
 void FixType(Trace& trace, Shadow shadow);
 void BinaryNumbers(Trace& trace, FrameNote& note, const Event& e);
