@@ -184,7 +184,8 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
     RefuseForeign(trace_, e);
     if (IsIn(kTakesElements, e.op)) {
       for (int i = 0; i < e.n; ++i) {
-        if (!TakesRest(trace_, e, e.in[i])) MarkAdvanced(trace_, e.in[i]);
+        TakesRest(trace_, e, e.in[i]) ? trace_.objects.Find(e.in[i])->MutatedIn(trace_.epoch)
+                                      : MarkAdvanced(trace_, e.in[i]);
       }
     }
   }
@@ -301,7 +302,7 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         return CallOp(trace_, f, note, e);
       }
       if (IteratesByPlace(e.in[0]) || PyDict_Check(e.in[0])) return AdoptElements(trace_, e.in[0]);
-      if (e.op == Op::kUnpack && GiveItems(trace_, note, e.in[0])) return;
+      if (e.op == Op::kUnpack && GiveItems(trace_, note, e.in[0], e.arg)) return;
       FixView(trace_, e.in[0]);
       if (IsAnySet(e.in[0])) ReadOrder(trace_, e.in[0]);
       return SpecializeAll(trace_, e);

@@ -293,11 +293,10 @@ static bool GivesTuples(OpenIterator::Gives gives) {
 Shadow TakeOpen(Trace& trace, PyObject* iterator, PyObject* item) {
   OpenIterator& from = trace.iteration.open.at(iterator);
   PyObject* object = nullptr;
-  const std::optional<GivenItems::Parts> parts = NextParts(trace, &from, &object);
-  FT_DCHECK(parts.has_value());
-  if (!GivesTuples(from.gives)) return (*parts)[0].kind == Shadow::Kind::kNone ? AdoptResult(trace, item) : (*parts)[0];
+  const GivenItems::Parts parts = NextParts(trace, &from, &object).value();
+  if (!GivesTuples(from.gives)) return parts[0].kind == Shadow::Kind::kNone ? AdoptResult(trace, item) : parts[0];
   AdoptResult(trace, item);
-  trace.objects.Find(item)->items.assign(parts->begin(), parts->end());
+  trace.objects.Find(item)->items.assign(parts.begin(), parts.end());
   return Shadow();
 }
 
@@ -327,9 +326,14 @@ bool TakesRest(const Trace& trace, const Event& e, PyObject* operand) {
          trace.iteration.open.contains(operand);
 }
 
-bool GiveItems(Trace& trace, FrameNote& note, PyObject* object) {
+bool GiveItems(Trace& trace, FrameNote& note, PyObject* object, int names) {
   GivenItems given;
   if (!GivesNoTuples(trace, object) || !TakeRest(trace, object, &given)) return false;
+  if (given.shadows.size() != static_cast<size_t>(names)) {
+    CloseIterator(trace, object);
+    FixView(trace, object);
+    return false;
+  }
   note.op.expect.kind = ResultSpec::Kind::kGiven;
   for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
   return true;

@@ -62,8 +62,9 @@ bool TakesRest(const Trace& trace, const Event& e, PyObject* operand);
 // The call at work makes a tuple or list of `object`. Returns false, with nothing noted, as TakeRest.
 bool GiveRow(Trace& trace, FrameNote& note, PyObject* object);
 void AdoptGivenRow(Trace& trace, PyObject* row);
-// The instruction at work gives the items to several names. Returns false as GiveRow.
-bool GiveItems(Trace& trace, FrameNote& note, PyObject* object);
+// The instruction at work gives the items to so many names. Returns false as GiveRow. If there are more or fewer items, the
+// instruction raises, and they are fixed.
+bool GiveItems(Trace& trace, FrameNote& note, PyObject* object, int names);
 bool AppendItems(Trace& trace, PyObject* list, PyObject* items, PyObject* item, Shadow shadow);
 bool StoreItem(Trace& trace, PyObject* list, PyObject* key, PyObject* value, Shadow shadow);
 bool ChangeList(Trace& trace, Call& call, const char* name);
