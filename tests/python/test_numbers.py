@@ -116,6 +116,7 @@ def widened(x: Tensor, **axes: int) -> Tensor:
     """Takes its axes apart as einops does."""
     for _name, size in tuple(axes.items()):
         x = x[None].expand(size, *x.shape)
+    assert tuple(axes) == ("n",)
     return x.new_zeros(*axes.values(), len(axes))
 
 

@@ -92,6 +92,7 @@ void CopyRow(Trace& trace, Call& call) {
   const bool is_one = call.args.size() == 1 && call.names.empty();
   if (is_one && HasOpenItems(trace, call.args[0])) return KeepItems(trace, call.note, {call.args[0]});
   if (is_one && GiveRow(trace, call.note, call.args[0])) return;
+  if (is_one && GivesPlainKeys(trace, call.args[0])) return;
   if (is_one && PyGen_CheckExact(call.args[0])) call.note.op.collects = call.args[0];
   Iterate(trace, call);
 }

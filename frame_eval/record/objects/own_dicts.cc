@@ -81,6 +81,11 @@ void ViewDict(Trace& trace, PyObject* dict, PyObject* method) {
   known.is_viewed = true;
 }
 
+bool GivesPlainKeys(Trace& trace, PyObject* dict) {
+  return MayHoldOpen(trace, dict) && trace.objects.Find(dict)->changes != nullptr && !trace.objects.has_open_keys &&
+         HasPlainKeys(dict);
+}
+
 PyObject* DictOfOpenView(Trace& trace, PyObject* view) {
   if (!trace.objects.has_open_views || view == nullptr) return nullptr;
   if (!PyDictValues_Check(view) && !PyDictItems_Check(view)) return nullptr;

@@ -23,6 +23,8 @@ bool UpdateOwn(Trace& trace, const Call& call);
 bool PopOwn(Trace& trace, Call& call);
 void ViewDict(Trace& trace, PyObject* dict, PyObject* method);
 void FixValues(Trace& trace, PyObject* dict);
+// Returns whether it is such a dict with open numbers and fixed plain keys, so that taking its keys reads no number.
+bool GivesPlainKeys(Trace& trace, PyObject* dict);
 // Returns the dict of a view whose numbers are open, or null.
 PyObject* DictOfOpenView(Trace& trace, PyObject* view);
 // Fixes the numbers of views that the operation `e` uses in other ways than V3.
