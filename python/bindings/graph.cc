@@ -15,7 +15,7 @@
 #include "backends/callable/values.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/graph/walk.h"
+#include "ir/graph/element_numbers.h"
 #include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 #include "ir/text/symbolic_sizes.h"
@@ -245,14 +245,9 @@ bool FailsOnElements(const NodeView& view) {
   const Graph& graph = *view.graph;
   const Node& node = view.node();
   if (!node.is_scalar() || IsTotal(node.builtin_op)) return false;
-  const auto has_no_element = [&](ValueId value) {
-    return WalkOperands(graph, value, [](ValueId, const Node* made_by) {
-      if (made_by == nullptr) return Walk::kOn;
-      return made_by->op ? Walk::kEnd : made_by->builtin_op == BuiltinOp::kSize ? Walk::kNotBelow : Walk::kOn;
-    });
-  };
-  return std::any_of(node.args.begin(), node.args.end(),
-                     [&](const Arg& arg) { return arg.kind == Arg::Kind::kValue && !has_no_element(arg.value); });
+  ElementNumbers numbers;
+  for (const Node& one : graph.nodes) numbers.Add(graph, one);
+  return numbers.MayFail(node);
 }
 
 void BindNode(py::module_& m) {

@@ -82,8 +82,7 @@ bool ViewInLoop(Trace& trace, Call& call) {
 
 // A view of a dict of the trace whose numbers stay open (own_dicts/V3).
 bool ViewsOpen(Trace& trace, const Call& call) {
-  if (!trace.objects.has_open_views || call.args.size() != 1 || !MayHoldOpen(trace, call.args[0])) return false;
-  return trace.objects.Find(call.args[0])->changes != nullptr;
+  return trace.objects.has_open_views && call.args.size() == 1 && HoldsOpen(trace, call.args[0]);
 }
 
 void DictValues(Trace& trace, Call& call) {

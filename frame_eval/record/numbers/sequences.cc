@@ -326,6 +326,12 @@ bool TakesRest(const Trace& trace, const Event& e, PyObject* operand) {
          trace.iteration.open.contains(operand);
 }
 
+// The items are no tuples.
+static void ExpectItems(FrameNote& note, ResultSpec::Kind kind, const GivenItems& given) {
+  note.op.expect.kind = kind;
+  for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
+}
+
 bool GiveItems(Trace& trace, FrameNote& note, PyObject* object, int names) {
   GivenItems given;
   if (!GivesNoTuples(trace, object) || !TakeRest(trace, object, &given)) return false;
@@ -334,22 +340,20 @@ bool GiveItems(Trace& trace, FrameNote& note, PyObject* object, int names) {
     FixView(trace, object);
     return false;
   }
-  note.op.expect.kind = ResultSpec::Kind::kGiven;
-  for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
+  ExpectItems(note, ResultSpec::Kind::kGiven, given);
   return true;
 }
 
 bool GiveRow(Trace& trace, FrameNote& note, PyObject* object) {
   GivenItems given;
-  if (GivesNoTuples(trace, object)) {
-    if (!TakeRest(trace, object, &given)) return false;
-    note.op.expect.kind = ResultSpec::Kind::kItems;
-    for (const auto& shadows : given.shadows) note.op.expect.items.push_back(shadows[0]);
-    return true;
-  }
+  const bool are_tuples = !GivesNoTuples(trace, object);
   if (!TakeRest(trace, object, &given)) return false;
-  note.op.expect.kind = ResultSpec::Kind::kGivenRow;
-  trace.iteration.given = std::move(given);
+  if (are_tuples) {
+    note.op.expect.kind = ResultSpec::Kind::kGivenRow;
+    trace.iteration.given = std::move(given);
+  } else {
+    ExpectItems(note, ResultSpec::Kind::kItems, given);
+  }
   return true;
 }
 

@@ -46,6 +46,10 @@ bool MayHoldOpen(Trace& trace, PyObject* dict) {
          trace.numbers.any_open();
 }
 
+bool HoldsOpen(Trace& trace, PyObject* dict) {
+  return MayHoldOpen(trace, dict) && trace.objects.Find(dict)->changes != nullptr;
+}
+
 // `shadow` is kNone where the value is fixed.
 void KeepValue(Trace& trace, PyObject* dict, PyObject* key, Shadow shadow) {
   MeetAsObject(trace, dict);
@@ -82,15 +86,14 @@ void ViewDict(Trace& trace, PyObject* dict, PyObject* method) {
 }
 
 bool GivesPlainKeys(Trace& trace, PyObject* dict) {
-  return MayHoldOpen(trace, dict) && trace.objects.Find(dict)->changes != nullptr && !trace.objects.has_open_keys &&
-         HasPlainKeys(dict);
+  return HoldsOpen(trace, dict) && !trace.objects.has_open_keys && HasPlainKeys(dict);
 }
 
 PyObject* DictOfOpenView(Trace& trace, PyObject* view) {
   if (!trace.objects.has_open_views || view == nullptr) return nullptr;
   if (!PyDictValues_Check(view) && !PyDictItems_Check(view)) return nullptr;
   PyObject* const dict = DictOfView(view);
-  return MayHoldOpen(trace, dict) && trace.objects.Find(dict)->changes != nullptr ? dict : nullptr;
+  return HoldsOpen(trace, dict) ? dict : nullptr;
 }
 
 void FixView(Trace& trace, PyObject* object) {

@@ -16,6 +16,7 @@
 namespace frametap {
 
 bool MayHoldOpen(Trace& trace, PyObject* dict);
+bool HoldsOpen(Trace& trace, PyObject* dict);  // … and it does
 void KeepValue(Trace& trace, PyObject* dict, PyObject* key, Shadow shadow);
 bool StoreOwn(Trace& trace, PyObject* dict, PyObject* key, PyObject* value, Shadow shadow);
 bool MergeOpen(Trace& trace, PyObject* dict, PyObject* from);
