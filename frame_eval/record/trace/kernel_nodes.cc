@@ -231,6 +231,16 @@ static void CheckKernel(Trace& trace, const AtenRecorder::FollowedOp& op) {
   }
 }
 
+// P7.
+static void RefuseNumbersAsTensors(const Node& node) {
+  const std::vector<c10::Argument>& parameters = node.op->schema().arguments();
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    const bool is_number = node.args[i].kind == Arg::Kind::kConst && node.args[i].constant.isScalar();
+    if (is_number && parameters[i].type()->kind() == c10::TypeKind::TensorType)
+      throw RefuseKernel(*node.op, ": a number is passed as a tensor");
+  }
+}
+
 // P3, P5, P6. The op has run, and its frames are gone.
 void KernelResult(Trace& trace, FrameNote& note) {
   trace.thread.Read();
@@ -246,6 +256,7 @@ void KernelResult(Trace& trace, FrameNote& note) {
   if (trace.decisions.size() != note.op.decisions_before) throw RefuseKernel(op, ": the kernel decides on elements");
   if (trace.aten.graph().nodes.size() != followed->end) throw RefuseKernel(op, ": other ops follow in the same call");
   if (KnowsNumbersSince(trace, followed->since)) throw RefuseKernel(op, ": the kernel hands out numbers");
+  RefuseNumbersAsTensors(followed->node);
   CheckKernel(trace, *followed);
   const AtenRecorder::Mark since = followed->since;
   if (trace.repeated_calls) trace.repeated_calls->DropFrom(since.nodes);

@@ -12,6 +12,8 @@
 //   P5  A kernel ends the graph if it writes to a tensor that the schema does not name as written, or returns an argument.
 //       A kernel that uses a tensor of the trace ends it as well, unless the tensor was passed.
 //   P6  Numbers that are passed are fixed. Sizes of results are expressed by the dropped ops, or asked of the result.
+//   P7  A number that is passed as a tensor ends the graph before the op. Its kernel takes the number only below a call of Python
+//       (`torch.ops.prims`), and a run has none.
 // Not here: kernels of torch's own ops that are exchanged for Python code, which end the graph, and compiling backends,
 // under which every such op does.
 #pragma once
