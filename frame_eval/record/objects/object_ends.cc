@@ -12,7 +12,6 @@
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/object_end.h"
-#include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
@@ -31,9 +30,7 @@ bool NeverEnds(PyObject* object) {
   return object == nullptr || IsScalar(object) || PyType_Check(object) || PyModule_Check(object);
 }
 
-bool IsLeaf(PyObject* object) {
-  return NeverEnds(object) || PyFunction_Check(object) || PyCode_Check(object) || IsTensor(object);
-}
+bool IsLeaf(PyObject* object) { return NeverEnds(object) || PyFunction_Check(object) || PyCode_Check(object); }
 
 }  // namespace
 
@@ -57,6 +54,24 @@ bool ReachesFinalizer(PyObject* object, bool if_large) {
 }
 
 namespace {
+
+// Returns whether code runs when the only reference to the object is given up. The objects that die with it have one each,
+// so this is a tree, and CPython follows it as well.
+bool LastReferenceRunsCode(PyObject* object) {
+  std::vector<PyObject*> todo{object};
+  while (!todo.empty()) {
+    PyObject* one = todo.back();
+    todo.pop_back();
+    if (EndRunsCode(one)) return true;
+    if (Py_TYPE(one)->tp_traverse == nullptr || !PyObject_IS_GC(one)) continue;
+    const visitproc visit = [](PyObject* held, void* arg) {
+      if (Py_REFCNT(held) == 1 && !NeverEnds(held)) static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
+      return 0;
+    };
+    Py_TYPE(one)->tp_traverse(one, visit, &todo);
+  }
+  return false;
+}
 
 // The object that an effect is about to remove from its place. Borrowed, null if nothing, the target itself if any of
 // its elements.
@@ -233,7 +248,10 @@ void MeetRelease(Trace& trace, PyObject* object) {
   const SourceId source = SourceOf(trace, object);
   if (source.valid()) return NoteEnd(trace, source);
   if (trace.guards.CountOf(object) > 0) return Watch(trace, object);  // only passed by
-  if (Py_REFCNT(object) == 1) WatchAll(trace);                        // the code that runs now may be in C
+  const Py_ssize_t to_undo = trace.effects.undo != nullptr ? trace.effects.undo->CountOf(object) : 0;
+  if (Py_REFCNT(object) > 1 + to_undo) return;
+  if (LastReferenceRunsCode(object)) throw Break{Reason::finaliser_runs, Py_TYPE(object)->tp_name};
+  WatchAll(trace);  // others hold a part of it too
 }
 
 void MeetEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::string& name, PyObject* key) {
