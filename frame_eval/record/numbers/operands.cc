@@ -9,12 +9,8 @@ namespace {
 
 // Returns whether a run of the graph can be taken back where an op fails.
 bool CanBeTakenBack(const Trace& trace) {
-  if (!trace.aten.memory.writes_inputs()) return true;
-  const absl::flat_hash_set<c10::StorageImpl*>* const written = trace.aten.memory.storages();
-  if (written == nullptr) return false;
-  size_t bytes = 0;
-  for (const c10::StorageImpl* storage : *written) bytes += storage->nbytes();
-  return bytes <= kMostBytesCopied;
+  const WrittenMemory& memory = trace.aten.memory;
+  return !memory.writes_inputs() || (memory.storages() != nullptr && memory.bytes() <= kMostBytesCopied);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void WrittenMemory::NoteTensors(const std::vector<at::Tensor>& written) {
     c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
     if (!IsSource(storage)) continue;
     writes_inputs_ = true;
-    storages_.insert(storage);
+    if (storages_.insert(storage).second) bytes_ += storage->nbytes();
   }
 }
 

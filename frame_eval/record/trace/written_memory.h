@@ -30,6 +30,7 @@ class WrittenMemory {
   bool writes_inputs() const { return writes_inputs_; }
   // Returns the memory that existed before and was written; null: not all of it is known.
   const absl::flat_hash_set<c10::StorageImpl*>* storages() const { return is_unknown_ ? nullptr : &storages_; }
+  size_t bytes() const { return bytes_; }  // of these storages, each as large as at its first write
   bool MayBeWritten(ValueId id) const { return id.raw() < values_.size() && values_[id.raw()]; }
 
   void Rewind(size_t values) {
@@ -41,7 +42,8 @@ class WrittenMemory {
   absl::flat_hash_set<c10::StorageImpl*> sources_;
   std::vector<c10::StorageImpl*> new_sources_;
   absl::flat_hash_set<c10::StorageImpl*> storages_;  // of the sources
-  std::vector<bool> values_;                         // parallel to the values of the graph; may be shorter
+  size_t bytes_ = 0;
+  std::vector<bool> values_;  // parallel to the values of the graph; may be shorter
   bool writes_inputs_ = false;
   bool is_unknown_ = false;
 };
