@@ -1,11 +1,11 @@
 #include "backends/callable/thread_state.h"
 
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/DefaultDtype.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include "guards/kinds/anomaly_mode.h"
+#include "ir/autocast.h"
 
 namespace frametap {
 

@@ -1,6 +1,5 @@
 #include "frame_eval/replay/commit.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <iterator>
@@ -11,6 +10,7 @@
 #include "frame_eval/segment/new_objects.h"
 #include "guards/objects/dict_write.h"
 #include "guards/ref.h"
+#include "ir/autocast.h"
 #include "ir/dcheck.h"
 
 namespace frametap {

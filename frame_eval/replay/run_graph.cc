@@ -1,6 +1,5 @@
 #include "frame_eval/replay/run_graph.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <algorithm>
 #include <functional>
@@ -24,6 +23,7 @@
 #include "guards/objects/thread_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
+#include "ir/autocast.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/ops/below_autograd.h"
 

@@ -12,15 +12,7 @@
 #include "frame_eval/state/aten_pause.h"
 #include "frame_eval/state/random_state.h"
 #include "guards/kinds/attention_switches.h"
-
-// Its header includes all of ATen.
-namespace at::autocast {
-TORCH_API bool is_autocast_cache_enabled();
-TORCH_API void set_autocast_cache_enabled(bool enabled);
-TORCH_API int increment_nesting();
-TORCH_API int decrement_nesting();
-TORCH_API void clear_cache();
-}  // namespace at::autocast
+#include "ir/autocast.h"
 
 namespace frametap {
 

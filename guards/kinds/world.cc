@@ -20,13 +20,8 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/ref.h"
 #include "guards/throw_if_null.h"
+#include "ir/autocast.h"
 #include "ir/segment/state.h"
-
-// Its header includes all of ATen.
-namespace at::autocast {
-TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
-TORCH_API bool is_autocast_cache_enabled();
-}  // namespace at::autocast
 
 namespace frametap {
 

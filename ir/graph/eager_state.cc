@@ -1,10 +1,10 @@
-// The one file that needs autocast's header, and with it all of ATen.
 #include "ir/graph/eager_state.h"
 
-#include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "ir/autocast.h"
 
 namespace frametap {
 

@@ -4,7 +4,6 @@
 //       form. Everything unusual (hooks, recordings, tracers, autocast) is left to them. Only the slot is taken: the
 //       attribute `__call__` is nn.Module's, which compilers and tracers know.
 //   C3  A quiet call ran in converted graphs throughout. It is counted. Other calls end in `_end_call` of the model.
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -24,6 +23,7 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
+#include "ir/autocast.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/plain_layers.h"

@@ -20,12 +20,7 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
-
-// Its header includes all of ATen.
-namespace at::autocast {
-TORCH_API bool is_autocast_enabled(at::DeviceType device_type);
-TORCH_API at::ScalarType get_autocast_dtype(at::DeviceType device_type);
-}  // namespace at::autocast
+#include "ir/autocast.h"
 
 namespace frametap {
 namespace {
