@@ -160,6 +160,23 @@ static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
   }
 }
 
+// A tensor whose `grad` the trace sets must not be, at replay, another one whose `grad` it reads or sets. Many such tensors are
+// the parameters of a model, which are hardly ever exchanged: each is known by identity.
+static void GuardAgainstSharedGrads(Trace& trace, size_t kept) {
+  constexpr size_t kMostPairs = 64;
+  std::vector<TensorValues::GradUse> uses = trace.aten.tensors.GradUses();
+  uses.erase(std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.source.raw() >= kept; }),
+             uses.end());
+  const size_t sets = std::count_if(uses.begin(), uses.end(), [](const auto& use) { return use.set; });
+  const bool are_few = sets * uses.size() <= kMostPairs;
+  for (auto use = uses.begin(); sets > 0 && uses.size() > 1 && use != uses.end(); ++use) {
+    if (!are_few) trace.guards.Identity(use->source, trace.frames.Here());
+    for (auto other = uses.begin(); are_few && other != use; ++other) {
+      if (use->set || other->set) trace.guards.SameObject(use->source, other->source, false, trace.frames.Here());
+    }
+  }
+}
+
 // A container that the trace changes must not be, at replay, another one that it only read.
 static void GuardAgainstAliases(Trace& trace) {
   if (trace.objects.mutated_sources.empty() && trace.effects.pending.empty()) return;
@@ -181,6 +198,7 @@ static void GuardAgainstAliases(Trace& trace) {
     }
   }
   GuardAgainstSharedCells(trace, kept);
+  GuardAgainstSharedGrads(trace, kept);
   // A dict that it read from, by itself or by an iterator, must not be the dict of an object or a module to which it
   // writes.
   const auto is_open = [&trace](SourceId source) {

@@ -95,11 +95,13 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
   const bool stays_leaf = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
   if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() &&
       (stays_leaf || !known->source.valid() || is_guarded_leaf())) {
+    if (known->grad_set) return;
     const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
     if (!known->source.valid()) {
       if (grad.defined()) throw Break{Reason::tensor_attribute, text};
       return;  // None, because a tensor of the trace gets one by backward only
     }
+    known->grad_read = true;
     const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
     note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source = trace.guards.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
@@ -168,8 +170,39 @@ Shadow ParameterResult(Trace& trace, PyObject* parameter) {
   return Shadow();
 }
 
-// A plain attribute in the __dict__ of a tensor that the trace has made (a tag for others to read).
+// Returns whether the setter of `grad` accepts this tensor. Refuses the same.
+static bool FitsAsGrad(Trace& trace, PyObject* owner, PyObject* value) {
+  if (!IsExactTensor(value) || value == owner) return false;
+  const at::Tensor &tensor = TensorOf(owner), &grad = TensorOf(value);
+  const KnownTensor* const known = trace.aten.tensors.Find(grad);
+  if (known == nullptr || tensor.layout() != c10::kStrided || grad.layout() != c10::kStrided) return false;
+  if (grad.dtype() != tensor.dtype() || grad.device() != tensor.device()) return false;
+  ReadTensor(trace, owner, true, false);
+  ReadTensor(trace, value, true, false);
+  return grad.sizes() == tensor.sizes();
+}
+
+// x.grad = None, x.grad = y: of a leaf that existed before, which may be read without a warning (TensorAttribute). A graph that
+// began with dropping gradients would hold their memory for as long as it runs: it begins after them.
+static void StoreGrad(Trace& trace, PyObject* owner, PyObject* value) {
+  const at::Tensor& tensor = TensorOf(owner);
+  KnownTensor* const known = trace.aten.tensors.Find(tensor);
+  const bool is_leaf_for_good = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
+  const bool is_followed = IsExactTensor(owner) && known != nullptr && known->source.valid() && tensor.is_leaf() &&
+                           is_leaf_for_good && (value == Py_None || FitsAsGrad(trace, owner, value));
+  const auto drops_first = [&] {
+    return value == Py_None && trace.node_count() == 0 && tensor.unsafeGetTensorImpl()->grad().defined();
+  };
+  if (!is_followed || drops_first()) throw Break{Reason::tensor_attribute, "grad"};
+  if (trace.repeated_calls) trace.repeated_calls->Invalidate();
+  AddEffect(trace, Effect::Kind::kSetAttr, owner, "grad", {value}, {Shadow()});
+  trace.aten.tensors.Find(tensor)->grad_set = true;
+}
+
+// An attribute that a tensor has for all: `grad`, `requires_grad`. Or a plain one in the __dict__ of a tensor that the trace
+// has made (a tag for others to read).
 void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
   KnownTensor* known = IsExactTensor(owner) ? trace.aten.tensors.Find(TensorOf(owner)) : nullptr;
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&

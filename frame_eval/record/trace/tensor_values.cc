@@ -1,5 +1,7 @@
 #include "frame_eval/record/trace/tensor_values.h"
 
+#include <algorithm>
+
 #include "ir/dcheck.h"
 
 namespace frametap {
@@ -90,6 +92,15 @@ void TensorValues::Rewind(const Mark& mark) {
   }
   inputs_.resize(mark.inputs);
   graph_->inputs.resize(mark.inputs);
+}
+
+std::vector<TensorValues::GradUse> TensorValues::GradUses() const {
+  std::vector<GradUse> uses;
+  for (const auto& [impl, known] : tensors_) {
+    if (known.source.valid() && (known.grad_read || known.grad_set)) uses.push_back({known.source, known.grad_set});
+  }
+  std::sort(uses.begin(), uses.end(), [](const GradUse& a, const GradUse& b) { return a.source < b.source; });
+  return uses;
 }
 
 }  // namespace frametap

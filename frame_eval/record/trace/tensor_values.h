@@ -28,6 +28,8 @@ struct KnownTensor {
   bool metadata_read = false;
   bool strides_read = false;
   bool resized = false;  // or it may be, by the op that gave `value`: its sizes may differ from the entry
+  bool grad_read = false;
+  bool grad_set = false;  // by the trace: its `grad` is not the one at the entry
 
   // Returns whether its sizes, strides and rank are those that its source has at the entry.
   bool is_as_at_entry() const { return source.valid() && !(resized && value.valid()); }
@@ -53,6 +55,12 @@ class TensorValues {
   ValueId ValueBefore(const at::Tensor& tensor, const Mark& mark);
   void Bind(const at::Tensor& tensor, ValueId value);               // that is its value from now on
   void Forget(c10::TensorImpl* tensor) { tensors_.erase(tensor); }  // after Rewind
+
+  struct GradUse {
+    SourceId source;
+    bool set;
+  };
+  std::vector<GradUse> GradUses() const;  // of tensors that existed before, in the order of their sources
 
   ValueId AddNumberInput(SourceId source, Type type);
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
