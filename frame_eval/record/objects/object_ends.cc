@@ -12,6 +12,7 @@
 #include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/object_end.h"
+#include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
