@@ -31,6 +31,12 @@ bool ComparesIdentityNext(const FrameState& f) {
          InstructionAt(f.code, next.next).role == InstructionRole::kComparesIdentity;
 }
 
+// Returns whether the guards that each tensor has imply that it is a leaf.
+bool IsLeafForGood(PyObject* tensor) {
+  const at::Tensor& t = TensorOf(tensor);
+  return t.is_leaf() && (!t.requires_grad() || PyObject_TypeCheck(tensor, Objects().parameter));
+}
+
 }  // namespace
 
 // Where autograd's kernel does not run, aten::data first makes a copy of a conjugate. The getter makes none.
@@ -92,9 +98,8 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
     return;
   }
   // Reading it of a tensor that is not a leaf warns.
-  const bool stays_leaf = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
   if (std::strcmp(text, "grad") == 0 && tensor.is_leaf() &&
-      (stays_leaf || !known->source.valid() || is_guarded_leaf())) {
+      (IsLeafForGood(owner) || !known->source.valid() || is_guarded_leaf())) {
     if (known->grad_set) return;
     const at::Tensor& grad = tensor.unsafeGetTensorImpl()->grad();
     if (!known->source.valid()) {
@@ -187,9 +192,8 @@ static bool FitsAsGrad(Trace& trace, PyObject* owner, PyObject* value) {
 static void StoreGrad(Trace& trace, PyObject* owner, PyObject* value) {
   const at::Tensor& tensor = TensorOf(owner);
   KnownTensor* const known = trace.aten.tensors.Find(tensor);
-  const bool is_leaf_for_good = !tensor.requires_grad() || PyObject_TypeCheck(owner, Objects().parameter);
-  const bool is_followed = IsExactTensor(owner) && known != nullptr && known->source.valid() && tensor.is_leaf() &&
-                           is_leaf_for_good && (value == Py_None || FitsAsGrad(trace, owner, value));
+  const bool is_followed = IsExactTensor(owner) && known != nullptr && known->source.valid() && IsLeafForGood(owner) &&
+                           (value == Py_None || FitsAsGrad(trace, owner, value));
   const auto drops_first = [&] {
     return value == Py_None && trace.node_count() == 0 && tensor.unsafeGetTensorImpl()->grad().defined();
   };
@@ -203,6 +207,12 @@ static void StoreGrad(Trace& trace, PyObject* owner, PyObject* value) {
 // has made (a tag for others to read).
 void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
+  const bool is_switch = std::strcmp(Text(name), "requires_grad") == 0 && PyBool_Check(value) && IsExactTensor(owner);
+  if (is_switch && TensorOf(owner).requires_grad() == (value == Py_True) && IsLeafForGood(owner)) {
+    if (trace.repeated_calls) trace.repeated_calls->NoteRequiresGrad();
+    Specialize(trace, value, shadow);
+    return ReadRank(trace, owner);  // it stays so
+  }
   KnownTensor* known = IsExactTensor(owner) ? trace.aten.tensors.Find(TensorOf(owner)) : nullptr;
   bool own = known != nullptr && known->value.valid() && !known->source.valid();
   if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
