@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,8 +35,8 @@ def auto(model: nn.Module, x: Tensor, **options: Any) -> Any:
     return frametap.quantize(model, [x], scheme="auto", progress=False, **options)
 
 
-def auto_until(choice: Callable[[Any], bool], model: nn.Module, x: Tensor, **options: Any) -> Any:
-    """Quantizes until this choice is made, five times at most.
+def auto_until_int8(op: str, model: nn.Module, x: Tensor, **options: Any) -> Any:
+    """Quantizes until int8 is chosen for such an op, five times at most.
 
     Other work of the machine may slow a form down in the moment in which it is timed.
     """
@@ -47,13 +47,9 @@ def auto_until(choice: Callable[[Any], bool], model: nn.Module, x: Tensor, **opt
             if "no op is quicker in int8" not in str(error):
                 raise
         else:
-            if choice(quantized):
+            if any(row["op"] == op and row["decision"] == "int8" for row in quantized.report):
                 return quantized
     return auto(model, x, **options)
-
-
-def is_int8(op: str) -> Callable[[Any], bool]:
-    return lambda quantized: {"int8"} <= {r["decision"] for r in quantized.report if r["op"] == op}
 
 
 def linears(quantized: Any) -> list[tuple[str, str]]:
@@ -69,7 +65,7 @@ def ops(quantized: Any) -> list[str]:
 def test_the_quickest_form_is_taken() -> None:
     """H1, H2."""
     model, x = layers(), torch.randn(128, 1024)
-    quantized = auto_until(is_int8("aten.linear"), model, x)
+    quantized = auto_until_int8("aten.linear", model, x)
     assert linears(quantized)[0][0] == "int8"
     row = next(row for row in quantized.report if row["op"] == "aten.linear")
     for form in ("static int8", "dynamic int8", "float"):
@@ -111,8 +107,8 @@ def test_a_form_with_too_much_noise_is_not_taken(tmp_path: Any) -> None:
     least, most = row_sqnr(model, static, x), row_sqnr(model, dynamic, x)
     assert most > least + 1
     # The dynamic scheme has no data to correct biases by.
-    quantized = auto_until(
-        is_int8("aten.linear"), model, x, min_sqnr=(least + most) / 2, bias_correction=False
+    quantized = auto_until_int8(
+        "aten.linear", model, x, min_sqnr=(least + most) / 2, bias_correction=False
     )
     assert linears(quantized) == [("int8", "dynamic int8")]
     assert "dB is too little" in quantized.report[0]["reason"]
@@ -140,7 +136,7 @@ def test_other_sizes_take_the_same_forms() -> None:
 def test_layers_that_are_slower_in_int8_stay_in_float() -> None:
     model = nn.Sequential(nn.Linear(1024, 1024), nn.Conv1d(1, 1, 1)).eval()
     x = torch.randn(64, 1, 1024)
-    quantized = auto_until(is_int8("aten.linear"), model, x)
+    quantized = auto_until_int8("aten.linear", model, x)
     decisions = {row["op"]: row["decision"] for row in quantized.report}
     assert decisions["aten.linear"] == "int8"
     reason = next(row["reason"] for row in quantized.report if row["op"] == "aten.conv1d")
@@ -208,7 +204,7 @@ def test_a_recurrence_is_timed_as_well() -> None:
     """H1."""
     torch.manual_seed(0)
     model, x = Recurrent().eval(), torch.randn(64, 1, 256)
-    quantized = auto_until(is_int8("aten.lstm.input"), model, x)
+    quantized = auto_until_int8("aten.lstm.input", model, x)
     [row] = [row for row in quantized.report if row["op"] == "aten.lstm.input"]
     assert row["decision"] == "int8"
     assert row["reason"].startswith("dynamic int8 was chosen: dynamic int8 ")
