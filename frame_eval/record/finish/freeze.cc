@@ -163,15 +163,20 @@ static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
 // A tensor whose `grad` the trace sets must not be, at replay, another one whose `grad` it reads or sets. Many such tensors are
 // the parameters of a model, which are hardly ever exchanged: each is known by identity.
 static void GuardAgainstSharedGrads(Trace& trace, size_t kept) {
+  const auto sets_grad = [](const PendingEffect& effect) {
+    return effect.kind == Effect::Kind::kSetAttr && effect.name == "grad" && IsTensor(effect.target.get());
+  };
+  if (std::none_of(trace.effects.pending.begin(), trace.effects.pending.end(), sets_grad)) return;
   constexpr size_t kMostPairs = 64;
   std::vector<TensorValues::GradUse> uses = trace.aten.tensors.GradUses();
-  uses.erase(std::find_if(uses.begin(), uses.end(), [&](const auto& use) { return use.source.raw() >= kept; }),
-             uses.end());
+  std::erase_if(uses, [kept](const auto& use) { return use.source.raw() >= kept; });
   const size_t sets = std::count_if(uses.begin(), uses.end(), [](const auto& use) { return use.set; });
-  const bool are_few = sets * uses.size() <= kMostPairs;
-  for (auto use = uses.begin(); sets > 0 && uses.size() > 1 && use != uses.end(); ++use) {
-    if (!are_few) trace.guards.Identity(use->source, trace.frames.Here());
-    for (auto other = uses.begin(); are_few && other != use; ++other) {
+  if (sets * uses.size() > kMostPairs) {
+    for (const auto& use : uses) trace.guards.Identity(use.source, trace.frames.Here());
+    return;
+  }
+  for (auto use = uses.begin(); use != uses.end(); ++use) {
+    for (auto other = uses.begin(); other != use; ++other) {
       if (use->set || other->set) trace.guards.SameObject(use->source, other->source, false, trace.frames.Here());
     }
   }

@@ -33,6 +33,16 @@ bool NeverEnds(PyObject* object) {
 
 bool IsLeaf(PyObject* object) { return NeverEnds(object) || PyFunction_Check(object) || PyCode_Check(object); }
 
+// Adds the objects that it holds.
+void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
+  if (Py_TYPE(object)->tp_traverse == nullptr || !PyObject_IS_GC(object)) return;
+  const visitproc visit = [](PyObject* held, void* arg) {
+    static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
+    return 0;
+  };
+  Py_TYPE(object)->tp_traverse(object, visit, out);
+}
+
 }  // namespace
 
 bool ReachesFinalizer(PyObject* object, bool if_large) {
@@ -44,12 +54,7 @@ bool ReachesFinalizer(PyObject* object, bool if_large) {
     if (!seen.insert(one).second) continue;
     if (EndRunsCode(one)) return true;
     if (seen.size() > kFarthest) return if_large;
-    if (IsLeaf(one) || Py_TYPE(one)->tp_traverse == nullptr || !PyObject_IS_GC(one)) continue;
-    const visitproc visit = [](PyObject* held, void* arg) {
-      static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
-      return 0;
-    };
-    Py_TYPE(one)->tp_traverse(one, visit, &todo);
+    if (!IsLeaf(one)) AddHeld(one, &todo);
   }
   return false;
 }
@@ -63,13 +68,10 @@ bool LastReferenceRunsCode(PyObject* object) {
   while (!todo.empty()) {
     PyObject* one = todo.back();
     todo.pop_back();
+    const bool dies = one == object || (Py_REFCNT(one) == 1 && !NeverEnds(one));
+    if (!dies) continue;
     if (EndRunsCode(one)) return true;
-    if (Py_TYPE(one)->tp_traverse == nullptr || !PyObject_IS_GC(one)) continue;
-    const visitproc visit = [](PyObject* held, void* arg) {
-      if (Py_REFCNT(held) == 1 && !NeverEnds(held)) static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
-      return 0;
-    };
-    Py_TYPE(one)->tp_traverse(one, visit, &todo);
+    AddHeld(one, &todo);
   }
   return false;
 }

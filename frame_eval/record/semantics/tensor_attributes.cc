@@ -175,7 +175,13 @@ Shadow ParameterResult(Trace& trace, PyObject* parameter) {
   return Shadow();
 }
 
-// Returns whether the setter of `grad` accepts this tensor. Refuses the same.
+// Returns whether the trace has made the tensor.
+static bool IsMade(Trace& trace, PyObject* tensor) {
+  const KnownTensor* const known = IsExactTensor(tensor) ? trace.aten.tensors.Find(TensorOf(tensor)) : nullptr;
+  return known != nullptr && known->value.valid() && !known->source.valid();
+}
+
+// Returns whether the setter of `grad` accepts this tensor for each run: the sizes that it compares are fixed.
 static bool FitsAsGrad(Trace& trace, PyObject* owner, PyObject* value) {
   if (!IsExactTensor(value) || value == owner) return false;
   const at::Tensor &tensor = TensorOf(owner), &grad = TensorOf(value);
@@ -194,36 +200,38 @@ static void StoreGrad(Trace& trace, PyObject* owner, PyObject* value) {
   KnownTensor* const known = trace.aten.tensors.Find(tensor);
   const bool is_followed = IsExactTensor(owner) && known != nullptr && known->source.valid() && IsLeafForGood(owner) &&
                            (value == Py_None || FitsAsGrad(trace, owner, value));
-  const auto drops_first = [&] {
-    return value == Py_None && trace.node_count() == 0 && tensor.unsafeGetTensorImpl()->grad().defined();
-  };
-  if (!is_followed || drops_first()) throw Break{Reason::tensor_attribute, "grad"};
+  const bool drops_first =
+      value == Py_None && trace.node_count() == 0 && tensor.unsafeGetTensorImpl()->grad().defined();
+  if (!is_followed || drops_first) throw Break{Reason::tensor_attribute, "grad"};
   if (trace.repeated_calls) trace.repeated_calls->Invalidate();
   AddEffect(trace, Effect::Kind::kSetAttr, owner, "grad", {value}, {Shadow()});
   trace.aten.tensors.Find(tensor)->grad_set = true;
 }
 
-// An attribute that a tensor has for all: `grad`, `requires_grad`. Or a plain one in the __dict__ of a tensor that the trace
-// has made (a tag for others to read).
-void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
-  if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
-  const bool is_switch = std::strcmp(Text(name), "requires_grad") == 0 && PyBool_Check(value) && IsExactTensor(owner);
-  if (is_switch && TensorOf(owner).requires_grad() == (value == Py_True) && IsLeafForGood(owner)) {
+// x.requires_grad = True, x.requires_grad = False: where it stays so, or of a leaf that the trace has made.
+static void StoreRequiresGrad(Trace& trace, PyObject* owner, PyObject* value, Shadow shadow) {
+  if (!IsExactTensor(owner) || !PyBool_Check(value)) throw Break{Reason::tensor_attribute, "requires_grad"};
+  const at::Tensor& tensor = TensorOf(owner);
+  if (tensor.requires_grad() == (value == Py_True) && IsLeafForGood(owner)) {
     if (trace.repeated_calls) trace.repeated_calls->NoteRequiresGrad();
     Specialize(trace, value, shadow);
-    return ReadRank(trace, owner);  // it stays so
+    return ReadRank(trace, owner);
   }
-  KnownTensor* known = IsExactTensor(owner) ? trace.aten.tensors.Find(TensorOf(owner)) : nullptr;
-  bool own = known != nullptr && known->value.valid() && !known->source.valid();
-  if (own && value == Py_True && std::strcmp(Text(name), "requires_grad") == 0 && TensorOf(owner).is_leaf() &&
-      TensorOf(owner).is_floating_point()) {
-    if (!MakesLeaves(trace)) throw Break{Reason::tensor_attribute, "requires_grad=True"};
-    // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
-    // the program does then changes nothing more.
-    Specialize(trace, value, shadow);
-    return RecordRequiresGrad(trace.aten, TensorOf(owner));
-  }
-  if (!own || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
+  if (value == Py_False || !IsMade(trace, owner) || !tensor.is_leaf() || !tensor.is_floating_point())
+    throw Break{Reason::tensor_attribute, "requires_grad"};
+  if (!MakesLeaves(trace)) throw Break{Reason::tensor_attribute, "requires_grad=True"};
+  // The binding sets a flag and dispatches nothing. The op for it does the same: it is run for the graph, and what
+  // the program does then changes nothing more.
+  Specialize(trace, value, shadow);
+  RecordRequiresGrad(trace.aten, tensor);
+}
+
+// Besides `grad` and `requires_grad`: a plain attribute in the __dict__ of a tensor that the trace has made (a tag for others
+// to read).
+void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+  if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
+  if (std::strcmp(Text(name), "requires_grad") == 0) return StoreRequiresGrad(trace, owner, value, shadow);
+  if (!IsMade(trace, owner) || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
     throw Break{Reason::tensor_attribute, Text(name)};
   }
   Specialize(trace, value, shadow);
