@@ -163,13 +163,7 @@ std::string Text(PyObject* o) {
   if (IsPlain(o, kMaxDepth)) {
     Ref<> repr = Ref<>::Steal(PyObject_Repr(o));
     if (!repr) return "?";
-    std::string text = Utf8(repr.get());
-    if (text.size() > kMaxText) {
-      text.resize(kMaxText - 3);
-      while (!text.empty() && (text.back() & 0xC0) == 0x80) text.pop_back();
-      text += "...";
-    }
-    return text;
+    return Shortened(Utf8(repr.get()), kMaxText);
   }
   if (PyFunction_Check(o)) {
     auto* f = reinterpret_cast<PyFunctionObject*>(o);
@@ -240,6 +234,13 @@ Found SetHas(PyObject* set, PyObject* item, Py_hash_t item_hash) {
     if (same == Found::kYes) answer = Found::kYes;
   }
   return answer;
+}
+
+std::string Shortened(std::string text, size_t limit) {
+  if (text.size() <= limit) return text;
+  size_t end = limit - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // inside of a character
+  return text.replace(end, std::string::npos, "...");
 }
 
 std::string ShortRepr(PyObject* object) {

@@ -30,6 +30,8 @@ Found SetHas(PyObject* set, PyObject* item, Py_hash_t hash);
 // Short text without addresses: `3`, `'mean'`, `torch.float32`, `torch.nn.functional.relu`, `Model object`.
 // Runs no code of a user; leaves the error indicator as it was.
 std::string ShortRepr(PyObject* object);
+// Returns UTF-8 text of at most `limit` bytes, which ends with "..." if it was longer. Cuts between characters.
+std::string Shortened(std::string text, size_t limit);
 std::string TypeName(PyTypeObject* type);  // `Model`: without module and enclosing scopes
 
 }  // namespace frametap

@@ -4,7 +4,9 @@ import functools
 import json
 import logging
 import operator
+import types
 
+import pytest
 import torch
 
 import frametap
@@ -151,3 +153,41 @@ def test_every_guard_and_break_of_a_program_with_breaks_has_a_line():
     compiled = calls(f, torch.ones(2), 3)
     assert all(g.line for g in frametap.guards(compiled) if g.source != "state")
     assert all(b.line and b.source_line for b in frametap.explain(compiled).breaks)
+
+
+@pytest.mark.parametrize("character", ["é", "語", "🙂"])
+@pytest.mark.parametrize("before", range(4))
+def test_long_text_is_cut_between_characters(character, before):
+    text = "a" * before + character * 60
+
+    def choose(x, word):
+        return (x + 1, "b" + word) if word == text else (x - 1, "b" + text)
+
+    compiled = calls(choose, torch.ones(2), text)
+    frametap.explain(compiled)  # reads the texts of all guards
+    [segment] = frametap.segments(compiled)
+    want, shown = repr(text), str(segment)
+    cut = [line for line in shown.splitlines() if "..." in line]
+    assert len(cut) >= 2, shown  # a guard and a constant
+    for line in cut:
+        kept = line[line.index(want[0]) : line.index("...")]
+        assert want.startswith(kept) or f"'b{text}'".startswith(kept), line
+    assert compiled(torch.ones(2), "x")[1] == "b" + text
+
+
+def test_a_module_without_a_name_can_be_read():
+    module = types.ModuleType("nameless")
+    module.scale = 2.0
+    del module.__name__
+
+    def scaled(x):
+        return x * module.scale, module
+
+    compiled = calls(scaled, torch.ones(2))
+    assert frametap.explain(compiled).faults == 0
+    assert compiled(torch.ones(2))[1] is module
+    module.scale = 3.0
+    assert compiled(torch.ones(2))[0].tolist() == [3.0, 3.0]
+    del module.scale
+    with pytest.raises(AttributeError, match="has no attribute 'scale'"):
+        compiled(torch.ones(2))

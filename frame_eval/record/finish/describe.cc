@@ -25,6 +25,7 @@
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/torch_tensor.h"
+#include "guards/objects/value.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
@@ -44,16 +45,14 @@ std::string ConstantText(PyObject* object) {
   if (Py_TYPE(object) == &PyMemberDescr_Type) {
     return std::string(PyDescr_TYPE(object)->tp_name) + "." + PyUnicode_AsUTF8(PyDescr_NAME(object));
   }
-  if (PyModule_Check(object)) return PyModule_GetName(object);
+  if (PyModule_Check(object)) return ShortRepr(object);
   if (!IsScalar(object) && !PyTuple_CheckExact(object)) return std::string("<") + Py_TYPE(object)->tp_name + ">";
   Ref<> text = Ref<>::Steal(PyObject_Repr(object));
   if (!text) {
     PyErr_Clear();
     return "?";
   }
-  std::string result = PyUnicode_AsUTF8(text.get());
-  if (result.size() > 60) result.replace(57, std::string::npos, "...");
-  return result;
+  return Shortened(PyUnicode_AsUTF8(text.get()), 60);
 }
 
 // Whether a set made of these elements one by one has them in the same order: that depends on what else was in it. (Of

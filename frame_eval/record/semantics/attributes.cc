@@ -128,10 +128,10 @@ void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow
         note.op.expect.kind = ResultSpec::Kind::kAny;
         return LookUp(trace, note, owner, name);
       }
-      throw Break{Reason::unknown_attribute, std::string(PyModule_GetName(owner)) + "." + Text(name)};
+      throw Break{Reason::unknown_attribute, ShortRepr(owner) + "." + Text(name)};
     }
     SourceId source = SourceOf(trace, owner);
-    if (!source.valid()) source = trace.guards.Pinned(owner, PyModule_GetName(owner));
+    if (!source.valid()) source = trace.guards.Pinned(owner, ShortRepr(owner));
     if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.op.expect.answer = value;
     note.op.expect.kind = ResultSpec::Kind::kSource;
     note.op.expect.source = trace.guards.Child(source, Accessor::kAttr, 0, name, value);
