@@ -30,7 +30,6 @@
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/kinds/class_counters.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
@@ -428,11 +427,6 @@ void Recorder::Before(FrameState& f, FrameNote& note, const Event& e) {
         if (MatchesByType(e)) return FixType(trace_, e.shadows[0]);
         if (SourceOf(trace_, e.in[0]).valid()) return ReadClassPattern(trace_, e);
         SpecializeWritten(trace_, e.in[0]);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(e.in[2]); ++i) {
-          if (ClassWithCounter(Py_TYPE(e.in[0]), PyTuple_GET_ITEM(e.in[2], i)) != nullptr) {
-            throw Break{Reason::unknown_operation, "a class pattern"};
-          }
-        }
       }
       for (int i = 0; i < e.n; ++i) SpecializeDeep(trace_, e.in[i], e.shadows[i], true);
       return;

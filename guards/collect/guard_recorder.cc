@@ -125,6 +125,10 @@ NamesRead* GuardRecorder::MakeNames() { return &impl_->Names(); }
 
 void GuardRecorder::ReadsNamesOf(PyCodeObject* code) { impl_->Names().AddOf(code); }
 
+void GuardRecorder::ReadsIntOfClass(PyTypeObject* type, PyObject* name, bool is_open) {
+  impl_->Names().AddInt(type, name, is_open);
+}
+
 void GuardRecorder::Identity(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr) return;
   const Step& step = impl_->steps[id.raw()];

@@ -76,7 +76,9 @@ class GuardRecorder {
       names_ = MakeNames();
     names_->Add(name);
   }
-  void ReadsNamesOf(PyCodeObject* code);             // all names in it
+  void ReadsNamesOf(PyCodeObject* code);  // all names in it
+  // An int of a class is read. `is_open`: a guard of its own says so, or it may have any value.
+  void ReadsIntOfClass(PyTypeObject* type, PyObject* name, bool is_open);
   void Identity(SourceId id, const GuardSite& why);  // the very object
   // Requires equal type and value, for None, bool, int, float (bitwise), complex, str, bytes, Ellipsis, dtype, device, layout,
   // slices and tuples of these; identity for anything else.

@@ -26,35 +26,18 @@ bool IsClassCounter(PyTypeObject* type, PyObject* name) {
                      [name](const Ref<>& one) { return one.get() == name || PyUnicode_Compare(one.get(), name) == 0; });
 }
 
-PyTypeObject* ClassWithCounter(PyTypeObject* type, PyObject* name) {
+PyTypeObject* ClassThatHas(PyTypeObject* type, PyObject* name) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* const base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
     PyObject* value = nullptr;
-    if (base->tp_dict == nullptr) continue;
-    NameGet(base->tp_dict, name, &value);
-    if (value == nullptr) continue;
-    return PyLong_CheckExact(value) && IsClassCounter(base, name) ? base : nullptr;
+    if (base->tp_dict != nullptr) NameGet(base->tp_dict, name, &value);
+    if (value != nullptr) return base;
   }
   return nullptr;
 }
 
 void NoteClassCounter(PyTypeObject* type, PyObject* name) {
   if (!IsClassCounter(type, name)) Counters()[type].push_back(Ref<>::New(name));
-}
-
-PyObject* ClassCounterMark() {
-  static PyObject* const mark = Must(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(&PyBaseObject_Type))).Release();
-  return mark;
-}
-
-void MarkClassCounters(PyTypeObject* type, PyObject* copy) {
-  const auto found = Counters().find(type);
-  if (found == Counters().end()) return;
-  for (const Ref<>& name : found->second) {
-    PyObject* const value = PyDict_GetItemWithError(copy, name.get());
-    if (value == nullptr || !PyLong_CheckExact(value)) continue;
-    if (PyDict_SetItem(copy, name.get(), ClassCounterMark()) < 0) throw std::bad_alloc();
-  }
 }
 
 }  // namespace frametap

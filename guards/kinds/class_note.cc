@@ -23,6 +23,12 @@ bool IsOneOf(PyObject* name, const std::vector<PyObject*>& names) {
   return std::any_of(names.begin(), names.end(), [name](PyObject* one) { return Equal(one, name); });
 }
 
+// Who asks for all attributes at once reads each of them.
+bool AsksForAll(PyObject* name) {
+  static const std::vector<PyObject*> kAll = {InternedName("__dict__"), InternedName("vars"), InternedName("dir")};
+  return IsOneOf(name, kAll);
+}
+
 // N2. C code looks these up without an instruction that names them. Other special names are looked up by few callers,
 // which report it (ReadsName): where an instance is made, or copied.
 bool IsAskedForByC(PyObject* name) {
@@ -167,10 +173,27 @@ void NamesRead::AddNew(PyObject* name) {
   if (PyUnicode_CheckExact(name) && names_.insert(name).second) kept_.push_back(Ref<>::New(name));
 }
 
+void NamesRead::AddInt(PyTypeObject* type, PyObject* name, bool is_open) {
+  for (IntRead& one : ints_) {
+    if (one.type != type || !Equal(one.name, name)) continue;
+    one.is_open = one.is_open && is_open;
+    return;
+  }
+  kept_.push_back(Ref<>::New(name));
+  ints_.push_back({type, name, is_open});
+}
+
+bool NamesRead::LeavesOut(PyTypeObject* type, PyObject* name) const {
+  const auto asks = [name](PyObject* one) { return Equal(one, name); };
+  if (std::any_of(names_.begin(), names_.end(), AsksForAll)) return false;
+  for (const IntRead& one : ints_) {
+    if (one.type == type && asks(one.name)) return one.is_open;
+  }
+  return std::none_of(names_.begin(), names_.end(), asks);
+}
+
 bool NamesRead::Has(PyObject* name) const {
-  // Who asks for all attributes at once reads each of them.
-  static const std::vector<PyObject*> kAll = {InternedName("__dict__"), InternedName("vars"), InternedName("dir")};
-  const auto is_it = [name](PyObject* one) { return Equal(one, name) || IsOneOf(one, kAll); };
+  const auto is_it = [name](PyObject* one) { return Equal(one, name) || AsksForAll(one); };
   if (std::any_of(names_.begin(), names_.end(), is_it)) return true;
   return std::any_of(codes_.begin(), codes_.end(), [&](PyCodeObject* code) {
     PyObject* const names = code->co_names;
@@ -216,7 +239,6 @@ std::shared_ptr<ClassNote> ClassNote::Make(PyTypeObject* type, Ref<>* content) {
     if (note->own_version_ == 0 || held_version != note->own_version_) {
       held_version = HoldWhatCanBe(own.get()) ? note->own_version_ : 0;
     }
-    MarkClassCounters(type, own.get());
   } else {
     own = Must(PyDict_New());
   }
@@ -247,13 +269,17 @@ bool ClassNote::OwnIsSame(const NamesRead& names) {
     is_all = false;
     return IsAskedForByC(name) || names.Has(name);
   };
+  const auto is_left_out = [&](PyObject* name) {
+    return IsClassCounter(type_, name) && !IsAskedForByC(name) && names.LeavesOut(type_, name);
+  };
   Py_ssize_t at = 0;
   PyObject *name, *value;
   Py_hash_t hash;
   while (_PyDict_Next(now, &at, &name, &value, &hash)) {
     PyObject* const noted = _PyDict_GetItem_KnownHash(then, name, hash);
-    if (noted == value || (noted == ClassCounterMark() && PyLong_CheckExact(value)) || !counts(name)) continue;
+    if (noted == value || !counts(name)) continue;
     const bool are_ints = noted != nullptr && PyLong_CheckExact(noted) && PyLong_CheckExact(value);
+    if (are_ints && is_left_out(name)) continue;
     if (are_ints && !IsAskedForByC(name)) NoteClassCounter(type_, name);
     return false;
   }

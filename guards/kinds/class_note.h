@@ -6,6 +6,7 @@
 //   N3  Functions, descriptors, classes, plain values and containers of these values are held, so that they can be compared.
 //       Another value counts as changed once its class has been changed in any way, and is not kept alive.
 //   N4  Looking again runs no Python code.
+//   N5  An int that was seen to change (class_counters.h) may differ for a reader that has left it open.
 #pragma once
 
 #include <Python.h>
@@ -42,7 +43,17 @@ class NamesRead : public Pooled {
   }
   bool Has(PyObject* name) const;  // a str
 
+  // An int of this class is read, and a guard of its own says so if it is open.
+  void AddInt(PyTypeObject* type, PyObject* name, bool is_open);
+  // Returns whether another int under this name makes no difference: it was not asked for, or each read of it is open.
+  bool LeavesOut(PyTypeObject* type, PyObject* name) const;
+
  private:
+  struct IntRead {
+    PyTypeObject* type;  // borrowed: who asks has a note of it
+    PyObject* name;
+    bool is_open;
+  };
   void AddNew(PyObject* name);
   void AddNewCode(PyCodeObject* code);
 
@@ -51,6 +62,7 @@ class NamesRead : public Pooled {
   std::array<PyCodeObject*, 32> recent_codes_{};
   absl::flat_hash_set<PyCodeObject*> codes_;
   absl::flat_hash_set<PyObject*> names_;
+  std::vector<IntRead> ints_;
   std::vector<Ref<>> kept_;  // codes and names
 };
 

@@ -131,6 +131,10 @@ void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* na
   PyTypeObject* type = Py_TYPE(owner);
   RefuseOddNames(type);
   if (IsTensor(owner)) return StoreTensorAttribute(trace, owner, name, value, shadow);
+  if (PyType_Check(owner)) {
+    auto* const written = reinterpret_cast<PyTypeObject*>(owner);
+    if (PyObject* const old = _PyType_Lookup(written, name)) LeaveIntOfClassOpen(trace, written, name, old);
+  }
   if (PyModule_Check(owner) || PyType_Check(owner)) throw Break{Reason::unknown_mutation, Qualified(type, name)};
   PyObject* override_set = Override(type, Slots().set, reinterpret_cast<void*>(PyObject_GenericSetAttr));
   if (override_set == nullptr) {
@@ -209,7 +213,10 @@ static void ReadBufferRegistration(Trace& trace, FrameNote& note, PyObject* owne
 bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   PyTypeObject* type = Py_TYPE(owner);
   PyObject* descriptor = _PyType_Lookup(type, name);
-  if (descriptor != nullptr) FixDescriptorKind(trace, descriptor);
+  if (descriptor != nullptr) {
+    FixDescriptorKind(trace, descriptor);
+    LeaveIntOfClassOpen(trace, type, name, descriptor);
+  }
   if (PyFunction_Check(owner) && StoreFunctionAttribute(trace, owner, name, value, shadow)) return true;
   if (descriptor != nullptr && Py_TYPE(descriptor)->tp_descr_set != nullptr &&
       Py_TYPE(descriptor) != &PyMemberDescr_Type) {

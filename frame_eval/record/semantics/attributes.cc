@@ -37,16 +37,25 @@
 namespace frametap {
 
 static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObject* name);
-// Reads an int that a class has under a name, if it was seen to change. The guard on the class leaves it out then.
+// Reads an int that a class has under a name, if it was seen to change. The guard on the class leaves it out then. Any other
+// int is fixed by that guard.
 static bool ReadClassCounter(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name, PyObject* value) {
-  PyTypeObject* const owner = PyLong_CheckExact(value) ? ClassWithCounter(type, name) : nullptr;
-  if (owner == nullptr) return false;
+  if (!PyLong_CheckExact(value)) return false;
+  PyTypeObject* const owner = ClassThatHas(type, name);
+  const bool is_counter = IsClassCounter(owner, name);
+  trace.guards.ReadsIntOfClass(owner, name, is_counter);
+  if (!is_counter) return false;
   const SourceId of_owner = SourceOrPin(trace, reinterpret_cast<PyObject*>(owner));
   const SourceId dict = trace.guards.Child(of_owner, Accessor::kDict, 0, nullptr, owner->tp_dict);
   note.op.expect.kind = ResultSpec::Kind::kSource;
   note.op.expect.source = trace.guards.Child(dict, Accessor::kKey, 0, name, value);
   note.op.expect.pinned = false;
   return true;
+}
+
+// Something else hides what a class has under a name, or replaces it. It makes no difference as long as it is an int.
+void LeaveIntOfClassOpen(Trace& trace, PyTypeObject* type, PyObject* name, PyObject* value) {
+  if (PyLong_CheckExact(value)) trace.guards.ReadsIntOfClass(ClassThatHas(type, name), name, true);
 }
 
 static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, PyObject* name);
@@ -86,7 +95,7 @@ bool IsPlainType(PyTypeObject* type) {
 
 // The result of super(): it searches the classes after its own one in the MRO of `start`. Borrowed; null if there is
 // none.
-PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
+PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name, PyTypeObject** owner) {
   static PyObject* const own_name = InternedName("__thisclass__");
   const Ref<> own = Must(PyObject_GenericGetAttr(super, own_name));
   RefuseOddNames(start);
@@ -94,8 +103,8 @@ PyObject* FoundBySuper(PyObject* super, PyTypeObject* start, PyObject* name) {
   Py_ssize_t i = 0;
   while (i < PyTuple_GET_SIZE(mro) && PyTuple_GET_ITEM(mro, i) != own.get()) ++i;
   for (++i; i < PyTuple_GET_SIZE(mro); ++i) {
-    PyObject* const dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i))->tp_dict;
-    if (PyObject* const found = ItemQuietly(dict, name)) return found;
+    *owner = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(mro, i));
+    if (PyObject* const found = ItemQuietly((*owner)->tp_dict, name)) return found;
   }
   return nullptr;
 }
@@ -221,10 +230,12 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
   ReadIfClassName(trace, type, name);
   if (meta->tp_flags & Py_TPFLAGS_HEAPTYPE)
     trace.guards.Class(meta, trace.frames.Here());  // the look-up asks it as well
-  if (PyObject* of_meta = _PyType_Lookup(meta, name)) FixDescriptorKind(trace, of_meta);
+  PyObject* const of_meta = _PyType_Lookup(meta, name);
+  if (of_meta != nullptr) FixDescriptorKind(trace, of_meta);
   if (MakesAnnotations(type, name)) throw Break{Reason::done_once, Qualified(type, name)};
   PyObject* value = _PyType_Lookup(type, name);
   if (value != nullptr && ReadClassCounter(trace, note, type, name, value)) return;
+  if (value == nullptr && of_meta != nullptr && ReadClassCounter(trace, note, meta, name, of_meta)) return;
   if (value != nullptr && Py_TYPE(value)->tp_descr_get == nullptr) AdoptOfClass(trace, value, type, name);
   // A descriptor of Python code runs as a frame; its result is not a constant.
   bool runs_code =
@@ -237,9 +248,6 @@ static void ClassAttribute(Trace& trace, FrameNote& note, PyTypeObject* type, Py
 // guarded. Its own class decides whether it is a descriptor, and that can change. (A descriptor of Python code runs as
 // a frame.)
 void AdoptOfClass(Trace& trace, PyObject* object, PyTypeObject* type, PyObject* name) {
-  if (PyLong_CheckExact(object) && ClassWithCounter(type, name) != nullptr) {
-    throw Break{Reason::unknown_attribute, Qualified(type, name)};
-  }
   AdoptPinned(
       trace, object,
       trace.objects.Find(object) == nullptr ? Qualified(type, name) : std::string());  // of most it is not asked for
@@ -280,8 +288,9 @@ static void InstanceAttribute(Trace& trace, FrameNote& note, PyObject* owner, Py
       GuardTypeOrIdentity(trace, self.get());
       auto* const start = reinterpret_cast<PyTypeObject*>(self_class.get());
       trace.guards.Class(start, trace.frames.Here());
-      PyObject* const found = FoundBySuper(owner, start, name);
-      if (found == nullptr) return;
+      PyTypeObject* of_found = nullptr;
+      PyObject* const found = FoundBySuper(owner, start, name, &of_found);
+      if (found == nullptr || ReadClassCounter(trace, note, of_found, name, found)) return;
       FixDescriptorKind(trace, found);
       if (!IsSeenThroughSuper(found)) throw Break{Reason::unknown_attribute, Qualified(start, name)};
       const bool is_plain = Py_TYPE(found)->tp_descr_get == nullptr;
@@ -429,6 +438,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     RefuseSharedDict(trace, owner, dict);
     PyObject* value = ItemQuietly(dict, name);
     if (value != nullptr) {
+      if (descriptor != nullptr) LeaveIntOfClassOpen(trace, type, name, descriptor);
       note.op.expect.answer = value;
       if (!is_source) return;
       note.op.expect.kind = ResultSpec::Kind::kSource;

@@ -16,6 +16,7 @@ void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name)
 bool HasGenericGet(PyTypeObject* type);
 void FixDescriptorKind(Trace& trace, PyObject* in_class);
 void Import(Trace& trace, FrameState& f, FrameNote& note, const Event& e);
+void LeaveIntOfClassOpen(Trace& trace, PyTypeObject* type, PyObject* name, PyObject* value);
 void AdoptOfClass(Trace& trace, PyObject* object, PyTypeObject* type, PyObject* name);
 
 }  // namespace frametap
