@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import itertools
 import logging
 import sys
 import threading
@@ -166,6 +167,7 @@ class Program:
         self._outputs = list(graph.outputs)
         self._numbers = _Numbers(graph) if static else None
         self._watch_aliases = static and any(node.writes for node in graph.nodes)
+        self._writes_lists = self._watch_aliases and any(map(_writes_list, graph.nodes))
         host = self._numbers.values if self._numbers else frozenset()
         self._passed = [i for i, value in enumerate(graph.inputs) if value not in host]
         self._given = [value for value in self._outputs if value not in host]
@@ -182,6 +184,8 @@ class Program:
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Compiles for these inputs."""
+        if self._writes_lists and _overlap(examples):
+            return
         if self._is_open:
             self._find_open(examples)
             return
@@ -198,6 +202,8 @@ class Program:
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         if self._one_form is not None:
             return self._checked(self._one_form(*inputs))
+        if self._writes_lists and _overlap(inputs):
+            return self.run_plain(*inputs)  # a compiler computes all results of such an op first
         if self._is_open:
             return self._run_open(inputs)
         numbers = self._evaluate(inputs)
@@ -579,6 +585,27 @@ def _tensor_of(number: float) -> torch.Tensor:
 
 def _number_key(number: Any) -> Hashable:
     return number.hex() if isinstance(number, float) else number  # 0.0 is not -0.0, nan is nan
+
+
+def _writes_list(node: _C.Node) -> bool:
+    """Whether the op writes to tensors of a list, one after the other."""
+    if not node.writes:
+        return False
+    arguments = fx.target_of(node.op)._schema.arguments
+    return any(a.alias_info and a.alias_info.is_write and "List" in str(a.type) for a in arguments)
+
+
+def _overlap(inputs: Sequence[Any]) -> bool:
+    """Whether two of the tensors may share elements."""
+    ranges = []
+    for tensor in inputs:
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in steps)
+            begin = tensor.data_ptr()
+            ranges.append((begin, begin + (last + 1) * tensor.element_size()))
+    ranges.sort()
+    return any(after[0] < before[1] for before, after in itertools.pairwise(ranges))
 
 
 def _alias_key(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

@@ -982,3 +982,21 @@ def test_anomaly_mode_of_a_tracer_is_not_that_of_other_threads() -> None:
     other(torch.ones(2))
     assert frametap.explain(other).recordings == 1
     assert not torch.is_anomaly_enabled()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_an_op_that_writes_to_memory_twice_is_left_to_python(backend):
+    def scale(xs, ys):
+        torch._foreach_add_(xs, ys, alpha=2)
+        torch._foreach_mul_(xs, 0.5)
+        return [x + 1 for x in xs]
+
+    captured = frametap.compile(scale, backend=backend)
+    for first, second in ((slice(3), slice(3, 6)), (slice(3), slice(1, 4)), (slice(3), slice(3))):
+        for _ in range(2):
+            results = []
+            for function in (scale, captured):
+                memory = torch.arange(6.0)
+                written = function([memory[first], memory[second]], [torch.ones(3)] * 2)
+                results.append([memory.tolist(), *(x.tolist() for x in written)])
+            assert results[0] == results[1], (first, second)

@@ -51,6 +51,29 @@ std::optional<Break> UntraceableAmong(c10::ArrayRef<c10::IValue> values) {
   return what != nullptr ? std::optional(Break{Reason::unknown_operation, what}) : std::nullopt;
 }
 
+// Whether two of the tensors that an op writes may share memory. The op writes to them in turn, and reads what it has just
+// written. A compiler computes all results first, so that the last one is all that is left.
+bool WritesMemoryTwice(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> values) {
+  std::vector<std::pair<const char*, const char*>> ranges;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
+    const auto* const begin = static_cast<const char*>(tensor.const_data_ptr());
+    int64_t last = 0;
+    for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+    if (begin != nullptr) ranges.emplace_back(begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size()));
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    if (values[i].isTensor()) add(values[i].toTensor());
+    if (!values[i].isTensorList()) continue;
+    for (const at::Tensor& tensor : values[i].toTensorVector()) add(tensor);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  const auto overlap = [](const auto& one, const auto& next) { return next.first < one.second; };
+  return std::adjacent_find(ranges.begin(), ranges.end(), overlap) != ranges.end();
+}
+
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard exclude(aten::kKey);
   const bool is_outermost = aten::depth == 0;
@@ -368,6 +391,10 @@ void AtenRecorder::Record(const c10::OperatorHandle& op, c10::DispatchKeySet key
                   : Break{Reason::data_dependent_size, name};
   }
   if (predicts_sizes && !pending) pending = UntraceableAmong(torch::jit::last(*stack, arg_count));
+  if (predicts_sizes && !pending && facts.writes_inputs &&
+      WritesMemoryTwice(schema, torch::jit::last(*stack, arg_count))) {
+    pending = Break{Reason::unknown_operation, absl::StrCat(op.operator_name().name, " that writes to memory twice")};
+  }
   // AOTAutograd writes `torch.ops.aten.random.from` into the code that it makes, which Python cannot parse.
   if (predicts_sizes && !pending && op.operator_name().overload_name == "from") {
     pending = Break{Reason::unknown_operation, "an op whose name compilers cannot write into Python code"};
