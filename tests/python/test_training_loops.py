@@ -1,4 +1,4 @@
-"""Training loops replay: after five steps every step is hits only, and weights and gradients are as in plain Python.
+"""Training loops replay: after three steps every step is hits only, and weights and gradients are as in plain Python.
 
 The loop itself is plain Python here, or compiled as a whole (`step`). The latter breaks at `backward()` and
 `optimizer.step()`, which is fine as long as each later step has hits only.
@@ -25,7 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 import frametap
 
-WARM, STEPS = 5, 10
+WARM, STEPS = 3, 10
+FIRST_REDUCTION = 5  # of ReduceLROnPlateau below: a branch that no step before has taken
 PATIENCE = 240.0  # seconds
 
 
@@ -345,8 +346,8 @@ def hits_only(counts: list[tuple[int, int]]) -> bool:
     return all(recordings == 0 and hits > 0 for recordings, hits in counts)
 
 
-def assert_hits_only(counts: list[tuple[int, int]]) -> None:
-    assert hits_only(counts[WARM:]), counts
+def assert_hits_only(counts: list[tuple[int, int]], warm: int = WARM) -> None:
+    assert hits_only(counts[warm:]), counts
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
@@ -370,7 +371,8 @@ def test_step_of_scheduler_replays(name: str) -> None:
     class Chosen(Annealed):
         make_scheduler = staticmethod(SCHEDULERS[name])
 
-    assert_replays(Chosen, sgd)
+    warm = FIRST_REDUCTION if name == "ReduceLROnPlateau" else WARM
+    assert_hits_only(train(Chosen, Net, sgd), warm)
 
 
 @pytest.mark.parametrize("name", ["OneCycleLR", "CosineAnnealingLR", "MultiStepLR"])
@@ -387,7 +389,7 @@ def test_second_phase_of_a_schedule_replays() -> None:
     class Chosen(Annealed):
         make_scheduler = staticmethod(lambda optimizer: two_phases(optimizer, 2))
 
-    assert hits_only(train(Chosen, Net, sgd)[WARM + 2 :])
+    assert_hits_only(train(Chosen, Net, sgd), WARM + 2)
 
 
 @pytest.mark.parametrize("optimizer", [sgd, adamw])
