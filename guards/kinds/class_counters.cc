@@ -6,7 +6,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "guards/objects/dict_read.h"
 #include "guards/ref.h"
-#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

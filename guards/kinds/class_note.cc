@@ -269,9 +269,6 @@ bool ClassNote::OwnIsSame(const NamesRead& names) {
     is_all = false;
     return IsAskedForByC(name) || names.Has(name);
   };
-  const auto is_left_out = [&](PyObject* name) {
-    return IsClassCounter(type_, name) && !IsAskedForByC(name) && names.LeavesOut(type_, name);
-  };
   Py_ssize_t at = 0;
   PyObject *name, *value;
   Py_hash_t hash;
@@ -279,8 +276,9 @@ bool ClassNote::OwnIsSame(const NamesRead& names) {
     PyObject* const noted = _PyDict_GetItem_KnownHash(then, name, hash);
     if (noted == value || !counts(name)) continue;
     const bool are_ints = noted != nullptr && PyLong_CheckExact(noted) && PyLong_CheckExact(value);
-    if (are_ints && is_left_out(name)) continue;
-    if (are_ints && !IsAskedForByC(name)) NoteClassCounter(type_, name);
+    if (!are_ints || IsAskedForByC(name)) return false;
+    if (IsClassCounter(type_, name) && names.LeavesOut(type_, name)) continue;
+    NoteClassCounter(type_, name);
     return false;
   }
   at = 0;
