@@ -13,6 +13,8 @@
 #include "backends/callable/callable_backend.h"
 #include "backends/callable/values.h"
 #include "guards/kinds/anomaly_mode.h"
+#include "guards/objects/torch_tensor.h"
+#include "ir/ops/memory_overlap.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/errors.h"
@@ -27,6 +29,14 @@ py::object ViewOf(const Graph& graph) {
   GraphHandle handle;
   handle.graph = std::make_shared<const Graph>(graph);
   return py::cast(std::move(handle));
+}
+
+bool InputsMayOverlap(const py::sequence& inputs) {
+  std::vector<at::Tensor> tensors;
+  for (const py::handle input : inputs) {
+    if (IsTensor(input.ptr())) tensors.push_back(TensorOf(input.ptr()));
+  }
+  return MayOverlap(tensors);
 }
 
 std::vector<c10::IValue> GraphInputs(const Graph& graph, const py::sequence& values) {
@@ -95,6 +105,8 @@ void BindBackends(py::module_& m) {
       "native_backend", []() -> BackendHandle { return MakeNativeBackend(); }, "The planned executor in C++.");
   m.def("begin_compilation", &BeginCompilation);
   m.def("end_compilation", &EndCompilation);
+  m.def("may_overlap", &InputsMayOverlap, py::arg("inputs"),
+        "Whether two of the tensors among these objects may share elements.");
   m.def(
       "callable_backend",
       [](py::object function, std::string name, bool static_shapes) -> BackendHandle {

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import itertools
 import logging
 import sys
 import threading
@@ -184,7 +183,7 @@ class Program:
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Compiles for these inputs."""
-        if self._writes_lists and _overlap(examples):
+        if self._writes_lists and _C.may_overlap(examples):
             return
         if self._is_open:
             self._find_open(examples)
@@ -202,7 +201,7 @@ class Program:
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         if self._one_form is not None:
             return self._checked(self._one_form(*inputs))
-        if self._writes_lists and _overlap(inputs):
+        if self._writes_lists and _C.may_overlap(inputs):
             return self.run_plain(*inputs)  # a compiler computes all results of such an op first
         if self._is_open:
             return self._run_open(inputs)
@@ -593,19 +592,6 @@ def _writes_list(node: _C.Node) -> bool:
         return False
     arguments = fx.target_of(node.op)._schema.arguments
     return any(a.alias_info and a.alias_info.is_write and "List" in str(a.type) for a in arguments)
-
-
-def _overlap(inputs: Sequence[Any]) -> bool:
-    """Whether two of the tensors may share elements."""
-    ranges = []
-    for tensor in inputs:
-        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.numel():
-            steps = zip(tensor.shape, tensor.stride(), strict=True)
-            last = sum((size - 1) * stride for size, stride in steps)
-            begin = tensor.data_ptr()
-            ranges.append((begin, begin + (last + 1) * tensor.element_size()))
-    ranges.sort()
-    return any(after[0] < before[1] for before, after in itertools.pairwise(ranges))
 
 
 def _alias_key(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:

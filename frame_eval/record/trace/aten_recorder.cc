@@ -13,6 +13,7 @@
 #include "frame_eval/record/trace/size_dependence.h"
 #include "ir/dcheck.h"
 #include "ir/graph/eager_state.h"
+#include "ir/ops/memory_overlap.h"
 #include "ir/ops/op_rows.h"
 #include "ir/passes/writes.h"
 
@@ -54,24 +55,15 @@ std::optional<Break> UntraceableAmong(c10::ArrayRef<c10::IValue> values) {
 // Whether two of the tensors that an op writes may share memory. The op writes to them in turn, and reads what it has just
 // written. A compiler computes all results first, so that the last one is all that is left.
 bool WritesMemoryTwice(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> values) {
-  std::vector<std::pair<const char*, const char*>> ranges;
-  const auto add = [&](const at::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
-    const auto* const begin = static_cast<const char*>(tensor.const_data_ptr());
-    int64_t last = 0;
-    for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
-    if (begin != nullptr) ranges.emplace_back(begin, begin + (last + 1) * static_cast<int64_t>(tensor.element_size()));
-  };
+  std::vector<at::Tensor> written;
   for (size_t i = 0; i < values.size(); ++i) {
     const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
-    if (values[i].isTensor()) add(values[i].toTensor());
+    if (values[i].isTensor()) written.push_back(values[i].toTensor());
     if (!values[i].isTensorList()) continue;
-    for (const at::Tensor& tensor : values[i].toTensorVector()) add(tensor);
+    for (const at::Tensor& tensor : values[i].toTensorVector()) written.push_back(tensor);
   }
-  std::sort(ranges.begin(), ranges.end());
-  const auto overlap = [](const auto& one, const auto& next) { return next.first < one.second; };
-  return std::adjacent_find(ranges.begin(), ranges.end(), overlap) != ranges.end();
+  return MayOverlap(written);
 }
 
 void Fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
