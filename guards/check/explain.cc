@@ -26,7 +26,7 @@ class Explorer {
   Explorer(const FrozenGuards& guards, const Roots& roots)
       : guards_(guards), roots_(roots), found_(guards.steps.size()), state_(guards.steps.size()) {}
 
-  // Made when it is asked for: the self-check follows each source by an explorer of its own, which names none.
+  // Made when it is asked for: few misses name a second source, and the table costs as much as a recording.
   const SourceTable& names() const {
     if (!names_) names_ = TableOf(guards_.steps);
     return *names_;
@@ -40,7 +40,7 @@ class Explorer {
       Reached parent;
       if (step.parent.valid() && !Reach(step.parent, &parent, report)) return false;
       if (!Follow(step, parent.object, roots_, &found_[i])) {
-        report->source = names().Name(id);
+        report->source = NameOf(guards_.steps, id);
         report->want = "present";
         report->got = "missing";
         report->why = WhyNotFollowed(step, parent.object, roots_);
@@ -81,7 +81,7 @@ class Explorer {
       if ((at.object == other.object) == p.same) return false;
       report->want = ToString(WantOf(p, names()), names());
       report->got = p.same ? "another object" : "the same object";
-      report->why = absl::StrCat("it is ", p.same ? "not " : "", names().Name(p.other));
+      report->why = absl::StrCat("it is ", p.same ? "not " : "", NameOf(guards_.steps, p.other));
     } else {
       if (p.guard->Holds(at)) return false;
       report->want = ToString(p.guard->Want());
@@ -94,7 +94,7 @@ class Explorer {
         report->of_size = static_cast<const TensorGuard&>(*p.guard).basics().Hold(at.object);
       }
     }
-    report->source = names().Name(p.source);
+    report->source = NameOf(guards_.steps, p.source);
     // Another object is as good a reason as another number to leave open next time what is in this place.
     if (p.guard != nullptr && p.guard->kind() == Guard::Kind::kIdentity) {
       report->other_places.push_back(report->source);
@@ -143,7 +143,7 @@ class Explorer {
       case Accessor::kStack:
         return absl::StrCat("a value from before this segment ", why);
       default:
-        return absl::StrCat(names().Name(id), " ", why);
+        return absl::StrCat(NameOf(guards_.steps, id), " ", why);
     }
   }
 

@@ -110,8 +110,7 @@ std::string Tree::Recheck(const Roots& roots, Verdict verdict) {
     if (verdict != Verdict::kHit) return "";
     const auto same = [](const Reached& a, const Reached& b) { return a.object == b.object && a.number == b.number; };
     for (const SourceId id : frozen_.wanted) {
-      if (!same(ReachAnew(frozen_, roots, id), At(id)))
-        return TableOf(frozen_.steps).Name(id) + " is not what is there";
+      if (!same(ReachAnew(frozen_, roots, id), At(id))) return NameOf(frozen_.steps, id) + " is not what is there";
     }
     return "";
   } catch (const std::exception& e) {

@@ -425,18 +425,55 @@ Source InWords(const Step& step) {
   return source;
 }
 
-void AddNewSteps(const Steps& steps, SourceTable* table) {
-  for (size_t i = table->size(); i < steps.size(); ++i) {
-    Source source = InWords(steps[i]);
-    // Ids of the table and of the recorder are the same: keys that print alike are distinguished.
-    while (table->Add(source).raw() != i) source.text += "'";
+SourceId AddApart(Source source, SourceTable* table) {
+  const size_t id = table->size();
+  const SourceId added = table->Add(source);
+  if (added.raw() == id) return added;
+  // Marks are given in order, so those in use are the first ones. Keys that print alike may be many: the first free
+  // mark is found by doubling and halving.
+  const auto marked = [&](uint64_t mark) {
+    Source other = source;
+    absl::StrAppend(&other.text, "'", mark == 1 ? "" : absl::StrCat(mark));
+    return other;
+  };
+  uint64_t used = 0;
+  uint64_t mark = 1;
+  while (table->Has(marked(mark))) used = std::exchange(mark, 2 * mark);
+  while (mark - used > 1) {
+    const uint64_t middle = used + (mark - used) / 2;
+    (table->Has(marked(middle)) ? used : mark) = middle;
   }
+  return table->Add(marked(mark));
+}
+
+void AddNewSteps(const Steps& steps, SourceTable* table) {
+  for (size_t i = table->size(); i < steps.size(); ++i) AddApart(InWords(steps[i]), table);
 }
 
 SourceTable TableOf(const Steps& steps) {
   SourceTable table;
   AddNewSteps(steps, &table);
   return table;
+}
+
+std::string NameOf(const Steps& steps, SourceId id) {
+  std::vector<uint32_t> path;
+  for (SourceId at = id; at.valid(); at = steps[at.raw()].parent) path.push_back(at.raw());
+  SourceTable table;
+  SourceId parent;
+  for (auto at = path.rbegin(); at != path.rend(); ++at) {
+    const Step& step = steps[*at];
+    SourceId named;
+    for (size_t i = step.parent.valid() ? step.parent.raw() + 1 : 0; i <= *at; ++i) {
+      const Step& sibling = steps[i];
+      if (sibling.parent != step.parent || sibling.accessor != step.accessor || sibling.index != step.index) continue;
+      Source source = InWords(sibling);
+      source.parent = parent;
+      named = AddApart(std::move(source), &table);
+    }
+    parent = named;
+  }
+  return table.Name(parent);
 }
 
 }  // namespace frametap

@@ -73,8 +73,12 @@ std::string WhyNotFollowed(const Step& step, PyObject* parent, const Roots& root
 
 using Steps = StableVector<Step>;  // by SourceId
 SourceTable TableOf(const Steps& steps);
-// Adds the steps that `table` lacks to one that has the first of them.
+// Adds the steps that `table` lacks to one that has the first of them. Ids of both are the same.
 void AddNewSteps(const Steps& steps, SourceTable* table);
+// Returns the name that `id` has in the table of all steps, without making that table.
+std::string NameOf(const Steps& steps, SourceId id);
 Source InWords(const Step& step);
+// Adds `source` under a text of its own: steps whose keys print alike are marked `'`, `'2`, `'3` in their order.
+SourceId AddApart(Source source, SourceTable* table);
 
 }  // namespace frametap

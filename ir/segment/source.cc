@@ -56,6 +56,10 @@ SourceId SourceTable::Add(Source source) {
   return it->second;
 }
 
+bool SourceTable::Has(const Source& source) const {
+  return ids_.contains(Key(source.parent.raw(), source.accessor, source.index, source.text));
+}
+
 SourceId SourceTable::root(SourceId id) const {
   while ((*this)[id].parent.valid()) id = (*this)[id].parent;
   return id;

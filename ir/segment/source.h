@@ -32,6 +32,7 @@ struct Source {
 class SourceTable {
  public:
   SourceId Add(Source source);  // S1: finds an equal one
+  bool Has(const Source& source) const;
   const Source& operator[](SourceId id) const {
     FT_DCHECK(id.valid() && id.raw() < sources_.size());
     return sources_[id.raw()];

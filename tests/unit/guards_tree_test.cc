@@ -573,5 +573,30 @@ TEST_F(GuardsTest, SourcesAreOneByEqualKey) {
   EXPECT_EQ(PlantTree(r.Freeze({a}))->Sources().Name(a), "L.x[\"ab\"]");
 }
 
+TEST_F(GuardsTest, KeysThatPrintAlikeAreMarkedInTheirOrder) {
+  Exec("keys = [('a' * 200, i) for i in range(40)]\nx = {k: (k[1], k) for k in keys}");
+  GuardRecorder r(WorldState::Now());
+  const SourceId x = Arg(r, "x");
+  std::vector<SourceId> below;
+  for (int i = 0; i < 40; ++i) {
+    const SourceId at = KeyOf(r, x, Eval("keys[" + std::to_string(i) + "]").get());
+    below.push_back(ItemOf(r, at, 0));
+    r.Value(below.back(), kHere);
+  }
+  const std::string first = r.Name(below[0]);
+  ASSERT_EQ(first.substr(first.size() - 5), "\"][0]");
+  const std::string stem = first.substr(0, first.size() - 5);
+  auto tree = PlantTree(r.Freeze({}));
+  const SourceTable table = tree->Sources();
+  for (size_t i = 0; i < below.size(); ++i) {
+    const std::string mark = i == 0 ? "" : i == 1 ? "'" : "'" + std::to_string(i);
+    EXPECT_EQ(table.Name(below[i]), stem + mark + "\"][0]");
+    EXPECT_EQ(NameOf(tree->frozen().steps, below[i]), table.Name(below[i]));
+  }
+  // A miss names its place alone.
+  Exec("x[keys[21]] = (3, 4)");
+  EXPECT_EQ(tree->Explain(Now()).source, table.Name(below[21]));
+}
+
 }  // namespace
 }  // namespace frametap

@@ -1,4 +1,4 @@
-"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of twelve sorts
+"""The cost of recording one more round of a loop: loops of 10^2 to 10^5 rounds of thirteen sorts
 of body.
 
 Each row is a sort; each column is a number of rounds. A cell is the time of the first captured
@@ -32,8 +32,10 @@ LONGEST_CALL = 1.0  # seconds: the next loop of the row has ten times as many ro
 class Holder:
     """An object from outside: what is stored here is an effect."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: int) -> None:
         self.value: Any = None
+        self.keys = [("a long key " * 20, i) for i in range(rounds)]
+        self.alike = {key: key[1] for key in self.keys}
         self.count = 0
         self.items: list[int] = []
         self.table: dict[int, int] = {}
@@ -81,6 +83,14 @@ def dicts(n: int, x: Tensor, holder: Holder) -> Tensor:
         kept[i] = (i,)
         holder.table[i] = i
     return x + len(kept)
+
+
+def keys_alike(n: int, x: Tensor, holder: Holder) -> Tensor:
+    """Reads a dict from outside whose keys print alike."""
+    total = 0
+    for i in range(n):
+        total += holder.alike[holder.keys[i]]
+    return x + total
 
 
 def generators(n: int, x: Tensor, holder: Holder) -> Tensor:
@@ -154,6 +164,7 @@ SORTS: dict[str, tuple[Loop, int]] = {
     "stores": (stores, MOST),
     "lists": (lists, MOST),
     "dicts": (dicts, MOST),
+    "keys alike": (keys_alike, MOST),
     "generators": (generators, MOST),
     "closures": (closures, MOST),
     "exceptions": (exceptions, MOST),
@@ -168,7 +179,7 @@ SORTS: dict[str, tuple[Loop, int]] = {
 def first_call(loop: Loop, rounds: int) -> float:
     """Seconds of a first captured call."""
     captured = loop if EAGER else frametap.compile(loop)
-    x, holder = torch.ones(2, 2), Holder()
+    x, holder = torch.ones(2, 2), Holder(rounds)
     with timing.quiet_collector():
         start = time.perf_counter()
         captured(rounds, x, holder)
@@ -184,7 +195,7 @@ def resident() -> int:
 def kept_by_first_call(loop: Loop, rounds: int) -> int:
     """Bytes that the process has more after a first captured call, while the segment is alive."""
     captured = loop if EAGER else frametap.compile(loop)
-    x, holder = torch.ones(2, 2), Holder()
+    x, holder = torch.ones(2, 2), Holder(rounds)
     before = resident()
     captured(rounds, x, holder)
     return resident() - before

@@ -30,6 +30,7 @@ std::optional<ValueId> TensorValues::ValueOf(const at::Tensor& tensor) {
     if (!known->source.valid()) return std::nullopt;
     known->value = graph_->AddInput("", Type::Of(tensor));
     journal_.emplace_back(tensor.unsafeGetTensorImpl(), ValueId());
+    FT_DCHECK(inputs_.empty() || inputs_.back().second < known->value);
     inputs_.emplace_back(known->source, known->value);
   }
   return known->value;
@@ -59,15 +60,15 @@ void TensorValues::Bind(const at::Tensor& tensor, ValueId value) {
 
 ValueId TensorValues::AddNumberInput(SourceId source, Type type) {
   const ValueId id = graph_->AddInput("", std::move(type));
+  FT_DCHECK(inputs_.empty() || inputs_.back().second < id);
   inputs_.emplace_back(source, id);
   return id;
 }
 
 SourceId TensorValues::SourceOfInput(ValueId id) const {
-  for (const auto& [source, value] : inputs_) {
-    if (value == id) return source;
-  }
-  return SourceId();
+  const auto found = std::lower_bound(inputs_.begin(), inputs_.end(), id,
+                                      [](const auto& input, ValueId wanted) { return input.second < wanted; });
+  return found != inputs_.end() && found->second == id ? found->first : SourceId();
 }
 
 std::optional<at::Tensor> TensorValues::TensorOfInput(ValueId id) {

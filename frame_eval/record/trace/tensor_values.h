@@ -77,7 +77,7 @@ class TensorValues {
                                       PoolAllocator<std::pair<c10::TensorImpl* const, KnownTensor>>>;
   Tensors tensors_;
   std::vector<std::pair<c10::TensorImpl*, ValueId>> journal_;  // value before a change
-  std::vector<std::pair<SourceId, ValueId>> inputs_;           // parallel to the inputs of the graph
+  std::vector<std::pair<SourceId, ValueId>> inputs_;           // parallel to the inputs of the graph, by value
 };
 
 }  // namespace frametap
