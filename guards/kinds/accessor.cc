@@ -425,29 +425,8 @@ Source InWords(const Step& step) {
   return source;
 }
 
-SourceId AddApart(Source source, SourceTable* table) {
-  const size_t id = table->size();
-  const SourceId added = table->Add(source);
-  if (added.raw() == id) return added;
-  // Marks are given in order, so those in use are the first ones. Keys that print alike may be many: the first free
-  // mark is found by doubling and halving.
-  const auto marked = [&](uint64_t mark) {
-    Source other = source;
-    absl::StrAppend(&other.text, "'", mark == 1 ? "" : absl::StrCat(mark));
-    return other;
-  };
-  uint64_t used = 0;
-  uint64_t mark = 1;
-  while (table->Has(marked(mark))) used = std::exchange(mark, 2 * mark);
-  while (mark - used > 1) {
-    const uint64_t middle = used + (mark - used) / 2;
-    (table->Has(marked(middle)) ? used : mark) = middle;
-  }
-  return table->Add(marked(mark));
-}
-
 void AddNewSteps(const Steps& steps, SourceTable* table) {
-  for (size_t i = table->size(); i < steps.size(); ++i) AddApart(InWords(steps[i]), table);
+  for (size_t i = table->size(); i < steps.size(); ++i) table->AddApart(InWords(steps[i]));
 }
 
 SourceTable TableOf(const Steps& steps) {
@@ -469,7 +448,7 @@ std::string NameOf(const Steps& steps, SourceId id) {
       if (sibling.parent != step.parent || sibling.accessor != step.accessor || sibling.index != step.index) continue;
       Source source = InWords(sibling);
       source.parent = parent;
-      named = AddApart(std::move(source), &table);
+      named = table.AddApart(std::move(source));
     }
     parent = named;
   }

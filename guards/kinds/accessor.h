@@ -78,7 +78,5 @@ void AddNewSteps(const Steps& steps, SourceTable* table);
 // Returns the name that `id` has in the table of all steps, without making that table.
 std::string NameOf(const Steps& steps, SourceId id);
 Source InWords(const Step& step);
-// Adds `source` under a text of its own: steps whose keys print alike are marked `'`, `'2`, `'3` in their order.
-SourceId AddApart(Source source, SourceTable* table);
 
 }  // namespace frametap

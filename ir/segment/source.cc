@@ -50,14 +50,24 @@ std::string_view WordOf(Accessor accessor) { return kAccessorWords[static_cast<s
 
 SourceId SourceTable::Add(Source source) {
   FT_DCHECK(!source.parent.valid() || source.parent.raw() < sources_.size());  // S1
-  const auto [it, added] =
-      ids_.try_emplace(Key(source.parent.raw(), source.accessor, source.index, source.text), SourceId(sources_.size()));
+  const auto [it, added] = ids_.try_emplace(KeyOf(source), SourceId(sources_.size()));
   if (added) sources_.push_back(std::move(source));
   return it->second;
 }
 
-bool SourceTable::Has(const Source& source) const {
-  return ids_.contains(Key(source.parent.raw(), source.accessor, source.index, source.text));
+SourceId SourceTable::AddApart(Source source) {
+  const size_t id = sources_.size();
+  SourceId added = Add(source);
+  if (added.raw() == id) return added;
+  size_t& marks = marks_[KeyOf(source)];
+  // A key may have the text of a marked one.
+  while (added.raw() != id) {
+    Source marked = source;
+    absl::StrAppend(&marked.text, "'");
+    if (++marks > 1) absl::StrAppend(&marked.text, marks);
+    added = Add(std::move(marked));
+  }
+  return added;
 }
 
 SourceId SourceTable::root(SourceId id) const {

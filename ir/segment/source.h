@@ -32,7 +32,8 @@ struct Source {
 class SourceTable {
  public:
   SourceId Add(Source source);  // S1: finds an equal one
-  bool Has(const Source& source) const;
+  // Adds `source` under a text of its own: keys that print alike are marked `'`, `'2`, `'3` in their order.
+  SourceId AddApart(Source source);
   const Source& operator[](SourceId id) const {
     FT_DCHECK(id.valid() && id.raw() < sources_.size());
     return sources_[id.raw()];
@@ -44,8 +45,11 @@ class SourceTable {
  private:
   using Key = std::tuple<uint32_t, Accessor, int64_t, std::string>;
 
+  static Key KeyOf(const Source& source) { return {source.parent.raw(), source.accessor, source.index, source.text}; }
+
   std::vector<Source> sources_;
   absl::flat_hash_map<Key, SourceId> ids_;
+  absl::flat_hash_map<Key, size_t> marks_;  // how many were given to a text
 };
 
 bool IsPinnedPath(const std::string& text);            // `torch.nn.Linear`: can stand as a root as it is
