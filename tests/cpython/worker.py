@@ -6,7 +6,8 @@ WAY is "plain" or "hooked". After it, "children" makes Python processes that the
 environment. Options such as "leave_every=7" run under a tracer that checks tracer.h's laws.
 WAY may also be "captured": each test method is compiled by frametap. Its counterpart is "plain copies". Both run copies of
 the module, because the standard library's folder is left to Python, and both run it twice: once to record, once to replay.
-INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on.
+INTERPRETER is the file of the extension `_frametap_interpreter`; both ways load it, one switches it on. For captured
+tests it is the file of the package's extension `_C`.
 OUTCOMES gets a JSON object a line, written as it happens, so that the last line shows where a process died. Its key
 is "begin", "test" (with "outcome" and "detail"), "module" ("ran" or "skipped") or "frames" (how many the interpreter ran).
 """
@@ -114,10 +115,18 @@ def all_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
             yield test
 
 
-def capture_tests(suite: unittest.TestSuite) -> int:
-    """Compiles each test method in the class that defines it; returns how many there are."""
-    import frametap
+def load_frametap(extension: str) -> ModuleType:
+    """Imports the package that `extension` is in: the environment may lead to another one."""
+    folder = str(Path(extension).parents[1])
+    sys.path.insert(0, folder)
+    frametap = importlib.import_module("frametap")
+    sys.path.remove(folder)
+    assert frametap._C.__file__ == extension, (frametap._C.__file__, extension)
+    return frametap
 
+
+def capture_tests(suite: unittest.TestSuite, frametap: Any) -> int:
+    """Compiles each test method in the class that defines it; returns how many there are."""
     captured = 0
     for test in all_tests(suite):
         name = getattr(test, "_testMethodName", "")
@@ -132,7 +141,7 @@ def capture_tests(suite: unittest.TestSuite) -> int:
     return captured
 
 
-def run(name: str, out: IO[str], rounds: int = 1, captured: bool = False) -> int:
+def run(name: str, out: IO[str], rounds: int = 1, captured_by: str = "") -> int:
     from test import support
 
     support.use_resources = ()  # nothing that needs a network, a display, much time or memory
@@ -145,7 +154,7 @@ def run(name: str, out: IO[str], rounds: int = 1, captured: bool = False) -> int
     except unittest.SkipTest as skip:
         result.write(module="skipped", detail=str(skip))
         return 0
-    count = capture_tests(suite) if captured else 0
+    count = capture_tests(suite, load_frametap(captured_by)) if captured_by else 0
     suite.run(result)
     for _ in range(rounds - 1):
         unittest.TestLoader().loadTestsFromModule(module).run(result)
@@ -164,7 +173,7 @@ def main() -> None:
         place.mkdir()
         copy_module(name, place)
         with open(outcomes, "w") as out:
-            count = run(name, out, rounds=2, captured=way == "captured")
+            count = run(name, out, rounds=2, captured_by=extension if way == "captured" else "")
             out.write(json.dumps({"frames": count}) + "\n")
         os.chdir("/")
         return
