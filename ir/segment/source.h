@@ -31,7 +31,8 @@ struct Source {
 
 class SourceTable {
  public:
-  SourceId Add(Source source);  // S1: finds an equal one
+  // S1: finds an equal one.
+  SourceId Add(Source source);
   // Adds `source` under a text of its own: keys that print alike are marked `'`, `'2`, `'3` in their order.
   SourceId AddApart(Source source);
   const Source& operator[](SourceId id) const {
@@ -49,7 +50,7 @@ class SourceTable {
 
   std::vector<Source> sources_;
   absl::flat_hash_map<Key, SourceId> ids_;
-  absl::flat_hash_map<Key, size_t> marks_;  // how many were given to a text
+  absl::flat_hash_map<Key, size_t> marks_;  // the number of marks of each text
 };
 
 bool IsPinnedPath(const std::string& text);            // `torch.nn.Linear`: can stand as a root as it is
