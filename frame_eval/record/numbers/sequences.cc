@@ -64,8 +64,9 @@ bool HasOpenItems(Trace& trace, PyObject* row) {
   return false;
 }
 
+// The items stay known: a segment that is cut before this operation has no such guards, and leaves them open.
 void SpecializeItems(Trace& trace, PyObject* container) {
-  ObjectRecord* known = trace.objects.Find(container);
+  const ObjectRecord* const known = trace.objects.Find(container);
   if (known == nullptr || known->items.empty()) return;
   for (size_t i = 0; i < known->items.size(); ++i) {
     if (PySlice_Check(container)) {
@@ -74,7 +75,6 @@ void SpecializeItems(Trace& trace, PyObject* container) {
       Specialize(trace, ItemOf(container, i), known->items[i]);
     }
   }
-  known->items.clear();  // not before: if one cannot be fixed, the segment ends with the container's present content
 }
 
 // ---- rows made of rows ----------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 // ObjectRecords: the records of the objects that a recording has met, and the tables of facts beside them.
 //   K1  A record lives until its object is gone (garbage.cc) or the recording ends. So addresses stay unique.
 //   K2  Nothing here goes back at a break. A record whose source lies after the cut has a source that the guards do not
-//       have any more, and readers ask for that (freeze.cc, describe.cc).
+//       have any more, and readers ask for that (freeze.cc, describe.cc). An operation that fixes the numbers in an object
+//       keeps their shadows, or marks the object as changed: the exit may be before that operation, without its guards.
 // Not here: how a record comes about (knowledge.h), who keeps an object alive (lifetimes.h).
 #pragma once
 

@@ -8,6 +8,7 @@
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/own_dicts.h"
+#include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/trace.h"
 #include "guards/throw_if_null.h"
 
@@ -148,7 +149,9 @@ void FixKeys(Trace& trace, PyObject* table) {
   OpenKeys* const open = OpenKeysOf(trace, table);
   if (open == nullptr) return;
   for (const auto& [key, shadow] : *open) Specialize(trace, key.get(), shadow);
-  trace.objects.Find(table)->open_keys.reset();
+  ObjectRecord& known = *trace.objects.Find(table);
+  known.open_keys.reset();
+  if (!IsLent(trace, table)) known.MutatedIn(trace.epoch);  // K2 of object_records.h
 }
 
 namespace {
