@@ -77,6 +77,11 @@ void SpecializeItems(Trace& trace, PyObject* container) {
   }
 }
 
+void SpecializeAndForgetItems(Trace& trace, PyObject* list) {
+  SpecializeItems(trace, list);
+  trace.objects.Find(list)->items.clear();  // if one cannot be fixed, the segment ends with the present content
+}
+
 // ---- rows made of rows ----------------------------------------------------------------------------------------------
 
 // The result holds the items of these, one row after the other.

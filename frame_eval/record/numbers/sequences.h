@@ -53,6 +53,7 @@ bool HasOpenItems(Trace& trace, PyObject* row);
 bool LeavesContentOpen(Trace& trace, PyObject* row);
 // Fixes all numbers of a container.
 void SpecializeItems(Trace& trace, PyObject* container);
+void SpecializeAndForgetItems(Trace& trace, PyObject* list);  // before it changes
 // Lets the result hold the items of these rows, one row after the other.
 void KeepItems(Trace& trace, FrameNote& note, std::initializer_list<PyObject*> rows);
 // Takes all that an open iterator has still to give, or that a view gives. Returns false, with nothing taken, for other objects.

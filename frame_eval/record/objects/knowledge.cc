@@ -446,10 +446,8 @@ void AdoptElements(Trace& trace, PyObject* container) {
 void MarkMutated(Trace& trace, PyObject* object) {
   MeetAsObject(trace, object);
   if (ObjectRecord* known = trace.objects.Find(object)) {
-    if (!known->items.empty() && PyList_Check(object)) [[unlikely]] {
-      SpecializeItems(trace, object);
-      known->items.clear();  // they are known by their places
-    }
+    if (!known->items.empty() && PyList_Check(object)) [[unlikely]]
+      SpecializeAndForgetItems(trace, object);  // they are known by their places
     if (known->changes && PyDict_CheckExact(object)) [[unlikely]]
       FixValues(trace, object);
     if (!trace.iteration.open.empty()) [[unlikely]]

@@ -151,7 +151,7 @@ void FixKeys(Trace& trace, PyObject* table) {
   for (const auto& [key, shadow] : *open) Specialize(trace, key.get(), shadow);
   ObjectRecord& known = *trace.objects.Find(table);
   known.open_keys.reset();
-  if (!IsLent(trace, table)) known.MutatedIn(trace.epoch);  // K2 of object_records.h
+  if (!IsLent(trace, table)) known.MutatedIn(trace.epoch);  // object_records/K2
 }
 
 namespace {

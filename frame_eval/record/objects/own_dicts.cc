@@ -70,7 +70,7 @@ void FixValues(Trace& trace, PyObject* dict) {
   for (const auto& [key, shadow] : known->changes->stored)
     Specialize(trace, PyDict_GetItemWithError(dict, key), shadow);
   known->changes.reset();  // not before: if one cannot be fixed, the segment ends with the dict's present content
-  if (!IsLent(trace, dict)) known->MutatedIn(trace.epoch);  // K2 of object_records.h
+  if (!IsLent(trace, dict)) known->MutatedIn(trace.epoch);  // object_records/K2
 }
 
 // An attribute of the dict is read: a method, which may keep a view of it.
