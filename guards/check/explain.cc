@@ -81,7 +81,7 @@ class Explorer {
       if ((at.object == other.object) == p.same) return false;
       report->want = ToString(WantOf(p, names()), names());
       report->got = p.same ? "another object" : "the same object";
-      report->why = absl::StrCat("it is ", p.same ? "not " : "", NameOf(guards_.steps, p.other));
+      report->why = absl::StrCat("it is ", p.same ? "not " : "", names().Name(p.other));
     } else {
       if (p.guard->Holds(at)) return false;
       report->want = ToString(p.guard->Want());
