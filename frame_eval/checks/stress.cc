@@ -95,6 +95,8 @@ class Attempt final : public FaultObserver::Ops {
 
 class Raises final : public FaultObserver {
   void BeforeOp(const c10::OperatorHandle& op, bool is_of_program) override {
+    // The setter of x.data asks this, at the end of a replay.
+    if (op.operator_name().name == "aten::_has_compatible_shallow_copy_type") return;
     const bool counts = running != nullptr ? running->Counts() : is_of_program;
     TORCH_CHECK(!counts || !Strikes(), "forced at ", op.operator_name());
   }

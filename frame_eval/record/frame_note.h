@@ -103,7 +103,7 @@ struct OperationMarks {
   bool converts = false;            // float(x), int(x) of a tensor
   bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
   bool follows_kernel = false;      // … or an op, whose kernels' frames have come
-  bool switches_inference = false;  // a block of inference mode begins or ends; the key of ops is off meanwhile
+  bool hides_ops = false;           // a block of inference mode begins or ends, x.data = y; the key of ops is off meanwhile
   bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
   bool makes_iterator = false;      // over rows of which something is not fixed (OpenIterator)
   bool makes_parameter = false;     // nn.Parameter(…)

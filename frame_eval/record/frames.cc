@@ -313,7 +313,7 @@ void Recorder::LeaveInlined(FrameState& f, FrameNote& note, FrameEnd end, PyObje
 }
 
 void Recorder::Raised(FrameState& f, FrameNote& note, const Event& e) {
-  if (note.op.marks.switches_inference) aten::SeeEveryOp(true);
+  if (note.op.marks.hides_ops) aten::SeeEveryOp(true);
   if (trace_.repeated_calls) trace_.repeated_calls->Forget();
   if (trace_.frames.checkpoint && trace_.frames.checkpoint->caller == &f) {
     trace_.frames.checkpoint.reset();

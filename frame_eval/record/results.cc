@@ -68,7 +68,7 @@ std::optional<Shadow> Recorder::MarkedResult(FrameState& f, FrameNote& note, con
 }
 
 Shadow Recorder::After(FrameState& f, FrameNote& note, const Event& e, PyObject* result) {
-  if (note.op.marks.switches_inference) aten::SeeEveryOp(true);
+  if (note.op.marks.hides_ops) aten::SeeEveryOp(true);
   if (note.op.arrays != nullptr) {
     // array_nodes/N7. The result is an object of the program's, whether or not the segment ends before it.
     if (!trace_.store.backend().calls_numpy()) throw NumPyUnderCompiler();

@@ -199,6 +199,8 @@ class _Converter:
 
     def _add_slot(self, owner: Any, kind: str, key: Any, source: str) -> None:
         """A state slot for an attribute, or for an item of a dict (a buffer is one of its module's)."""
+        if isinstance(owner, torch.Tensor) and key == "data":
+            return  # ops read the tensor, not the slot
         if kind == "setattr":
             now = getattr(owner, key, _UNKNOWN)
             others = [getattr(owner, "__dict__", owner)]

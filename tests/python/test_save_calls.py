@@ -278,7 +278,19 @@ class Removes(nn.Module):
         return x * 2
 
 
+class Exchanges(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.average = nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        y = x * self.average
+        self.average.data = self.average.data * 0.5
+        return y
+
+
 KINDS = [
+    (Exchanges, "assigns self.average.data"),
     (Holds, "assigns self.items"),
     (Global, "assigns the global LAST"),
     (Outer, "a variable of an outer function"),

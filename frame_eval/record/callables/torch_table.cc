@@ -378,7 +378,7 @@ void ToList(Trace& trace, Call& call) { ListCall(trace, call); }
 // the keys from before. The key of the recording must not be among these: the block may outlive it.
 void ExchangeKeys(Trace& trace, Call& call) {
   if (trace.repeated_calls.get() != nullptr) trace.repeated_calls->Invalidate();
-  call.note.op.marks.switches_inference = true;
+  call.note.op.marks.hides_ops = true;
   aten::SeeEveryOp(false);
 }
 

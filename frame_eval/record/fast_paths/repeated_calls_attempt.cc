@@ -207,6 +207,12 @@ ValueId RepeatedCalls::Attempt::NumberNow(ValueId was) {
   return made.id = NumberValue(trace_, Shadow{Shadow::Kind::kSource, repetition_.IsNow(source).raw()});
 }
 
+ValueId RepeatedCalls::Attempt::ValueOf(const at::Tensor& tensor) {
+  const std::optional<ValueId> value = trace_.aten.tensors.ValueOf(tensor);
+  if (!value) throw Misfit();  // its `data` was set
+  return *value;
+}
+
 ValueId RepeatedCalls::Attempt::TensorNow(ValueId was, c10::IValue* value) {
   for (size_t i = 0; i < memo_.signature.args.size(); ++i) {
     const Argument& arg = memo_.signature.args[i];
@@ -214,12 +220,11 @@ ValueId RepeatedCalls::Attempt::TensorNow(ValueId was, c10::IValue* value) {
     const at::Tensor& tensor = TensorOf(e_.in[i + 1]);
     *value = tensor;
     const ValueId now = setting_.args[i].value;
-    return now.valid() ? now : trace_.aten.tensors.ValueOf(tensor).value();
+    return now.valid() ? now : ValueOf(tensor);
   }
   Made& made = Slot(was);
   if (!made.tensor.defined()) throw Misfit();
-  if (!made.id.valid())
-    made.id = trace_.aten.tensors.ValueOf(made.tensor).value();  // a weight, used for the first time
+  if (!made.id.valid()) made.id = ValueOf(made.tensor);  // a weight, used for the first time
   *value = made.tensor;
   return made.id;
 }

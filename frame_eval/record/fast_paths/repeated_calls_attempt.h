@@ -41,6 +41,7 @@ class RepeatedCalls::Attempt {
   Arg Now(const Arg& was, c10::IValue* value, const c10::Type& type);
   bool HasFixedSize(ValueId number);
   ValueId NumberNow(ValueId was);
+  ValueId ValueOf(const at::Tensor& tensor);
   ValueId TensorNow(ValueId was, c10::IValue* value);
   bool HasFixedNumber(const Arg& arg);
   bool Op(size_t i, PlaceId at);

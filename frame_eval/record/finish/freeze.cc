@@ -160,26 +160,37 @@ static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
   }
 }
 
-// A tensor whose `grad` the trace sets must not be, at replay, another one whose `grad` it reads or sets. Many such tensors are
-// the parameters of a model, which are hardly ever exchanged: each is known by identity.
-static void GuardAgainstSharedGrads(Trace& trace, size_t kept) {
-  const auto sets_grad = [](const PendingEffect& effect) {
-    return effect.kind == Effect::Kind::kSetAttr && effect.name == "grad" && IsTensor(effect.target.get());
-  };
-  if (std::none_of(trace.effects.pending.begin(), trace.effects.pending.end(), sets_grad)) return;
+// A tensor that is set must not be, at replay, another one of `uses`. Many of them are the parameters of a model, which are
+// hardly ever exchanged: each is known by identity. A guard tells parameters from other tensors.
+static void GuardAgainstShared(Trace& trace, size_t kept, std::vector<TensorValues::Use> uses) {
   constexpr size_t kMostPairs = 64;
-  std::vector<TensorValues::GradUse> uses = trace.aten.tensors.GradUses();
   std::erase_if(uses, [kept](const auto& use) { return use.source.raw() >= kept; });
   const size_t sets = std::count_if(uses.begin(), uses.end(), [](const auto& use) { return use.set; });
-  if (sets * uses.size() > kMostPairs) {
-    for (const auto& use : uses) trace.guards.Identity(use.source, trace.frames.Here());
-    return;
-  }
+  const auto is_parameter = [&trace](const auto& use) {
+    return PyObject_TypeCheck(trace.guards.seen(use.source), Objects().parameter) != 0;
+  };
+  const bool knows_parameters = sets * uses.size() > kMostPairs;
   for (auto use = uses.begin(); use != uses.end(); ++use) {
+    if (knows_parameters && is_parameter(*use)) {
+      trace.guards.Identity(use->source, trace.frames.Here());
+      continue;
+    }
     for (auto other = uses.begin(); other != use; ++other) {
-      if (use->set || other->set) trace.guards.SameObject(use->source, other->source, false, trace.frames.Here());
+      if ((!use->set && !other->set) || is_parameter(*use) != is_parameter(*other)) continue;
+      trace.guards.SameObject(use->source, other->source, false, trace.frames.Here());
     }
   }
+}
+
+// A tensor whose `grad` or `data` the trace sets must not be, at replay, another one whose `grad` or elements it uses.
+static void GuardAgainstSharedTensors(Trace& trace, size_t kept) {
+  const auto is_set = [&trace](const char* name) {
+    return std::any_of(trace.effects.pending.begin(), trace.effects.pending.end(), [name](const PendingEffect& effect) {
+      return effect.kind == Effect::Kind::kSetAttr && effect.name == name && IsTensor(effect.target.get());
+    });
+  };
+  if (is_set("grad")) GuardAgainstShared(trace, kept, trace.aten.tensors.GradUses());
+  if (is_set("data")) GuardAgainstShared(trace, kept, trace.aten.tensors.DataUses());
 }
 
 // A container that the trace changes must not be, at replay, another one that it only read.
@@ -203,7 +214,7 @@ static void GuardAgainstAliases(Trace& trace) {
     }
   }
   GuardAgainstSharedCells(trace, kept);
-  GuardAgainstSharedGrads(trace, kept);
+  GuardAgainstSharedTensors(trace, kept);
   // A dict that it read from, by itself or by an iterator, must not be the dict of an object or a module to which it
   // writes.
   const auto is_open = [&trace](SourceId source) {
@@ -325,7 +336,7 @@ static Finished Freeze(Trace& trace, std::shared_ptr<Segment> segment, std::uniq
   segment->weights.reserve(segment->input_sources.size());
   for (const SourceId source : segment->input_sources) {
     PyObject* seen = trace.guards.seen(source);
-    bool is_weight = seen != nullptr && IsTensor(seen) &&
+    bool is_weight = seen != nullptr && IsTensor(seen) && !trace.aten.tensors.Find(TensorOf(seen))->data_set &&
                      (trace.guards.accessor(source) == Accessor::kModuleAttr ||
                       (trace.objects.pinned[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());

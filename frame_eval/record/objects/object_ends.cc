@@ -92,6 +92,7 @@ PyObject* Replaced(Effect::Kind kind, PyObject* target, const std::string& name,
         PyErr_Clear();                                                 // the slot is empty
         return old && Py_REFCNT(old.get()) > 1 ? old.get() : nullptr;  // a number of C's is made here
       }
+      if (IsTensor(target) && name == "data") return nullptr;  // memory, of which no end runs code
       if (IsTensor(target) && member != nullptr && Py_TYPE(member) == &PyGetSetDescr_Type) {  // its grad (StoreGrad)
         const Ref<> old = Must(PyObject_GenericGetAttr(target, attribute.get()));
         return old.get();  // the tensor holds it

@@ -130,7 +130,7 @@ void StoreAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* na
   note.op.expect.kind = ResultSpec::Kind::kNothing;
   PyTypeObject* type = Py_TYPE(owner);
   RefuseOddNames(type);
-  if (IsTensor(owner)) return StoreTensorAttribute(trace, owner, name, value, shadow);
+  if (IsTensor(owner)) return StoreTensorAttribute(trace, note, owner, name, value, shadow);
   if (PyType_Check(owner)) {
     auto* const written = reinterpret_cast<PyTypeObject*>(owner);
     if (PyObject* const old = _PyType_Lookup(written, name)) LeaveIntOfClassOpen(trace, written, name, old);

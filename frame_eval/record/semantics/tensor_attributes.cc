@@ -15,6 +15,7 @@
 #include "frame_eval/record/semantics/attribute_lookup.h"
 #include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
+#include "frame_eval/state/aten_pause.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -39,11 +40,15 @@ bool IsLeafForGood(PyObject* tensor) {
 
 }  // namespace
 
-// Where autograd's kernel does not run, aten::data first makes a copy of a conjugate. The getter makes none.
-static bool OpCopiesData(const at::Tensor& tensor) {
+static bool IsUnresolved(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet unresolved(
       {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-  return tensor.key_set().has_any(unresolved) && (tensor.is_inference() || c10::InferenceMode::is_enabled());
+  return tensor.key_set().has_any(unresolved);
+}
+
+// Where autograd's kernel does not run, aten::data first makes a copy of a conjugate. The getter makes none.
+static bool OpCopiesData(const at::Tensor& tensor) {
+  return IsUnresolved(tensor) && (tensor.is_inference() || c10::InferenceMode::is_enabled());
 }
 
 void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
@@ -115,6 +120,7 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
   }
   if (std::strcmp(text, "data") == 0) {
     // The getter dispatches nothing; there is an op that does the same.
+    if (known->data_set) throw Break{Reason::tensor_attribute, text};
     const std::optional<ValueId> value = trace.aten.tensors.ValueOf(tensor);
     if (!value) throw Break{Reason::tensor_from_nowhere, text};
     if (OpCopiesData(tensor)) throw Break{Reason::tensor_attribute, text};
@@ -208,6 +214,40 @@ static void StoreGrad(Trace& trace, PyObject* owner, PyObject* value) {
   trace.aten.tensors.Find(tensor)->grad_set = true;
 }
 
+static bool IsPlainData(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_inference() && !IsUnresolved(tensor);
+}
+
+// Returns whether x.data = y gives `owner` elements alone: for guards it stays what it is.
+static bool FitsAsData(Trace& trace, PyObject* owner, PyObject* value) {
+  if (!IsExactTensor(value) || value == owner) return false;
+  const at::Tensor &tensor = TensorOf(owner), &data = TensorOf(value);
+  if (!trace.aten.tensors.ValueOf(data)) return false;
+  if (!IsPlainData(tensor) || !IsPlainData(data)) return false;
+  if (data.dtype() != tensor.dtype() || data.device() != tensor.device()) return false;
+  if (data.sizes() != tensor.sizes() || data.strides() != tensor.strides()) return false;
+  ReadTensor(trace, owner, true, true);
+  ReadTensor(trace, value, true, true);
+  return true;
+}
+
+// x.data = y: of a leaf that existed before, and that the trace uses no more. Memory is exchanged after the graph has run: ops
+// before it have used the old memory. AOTAutograd saves copies for a backward, which plain Python runs with the new memory.
+static void StoreData(Trace& trace, FrameNote& note, PyObject* owner, PyObject* value) {
+  const at::Tensor& tensor = TensorOf(owner);
+  KnownTensor* const known = IsExactTensor(owner) ? trace.aten.tensors.Find(tensor) : nullptr;
+  const bool is_followed = known != nullptr && known->source.valid() && !known->resized && IsLeafForGood(owner) &&
+                           !tensor.is_view() && MakesLeaves(trace) && FitsAsData(trace, owner, value);
+  if (!is_followed) throw Break{Reason::tensor_attribute, "data"};
+  if (trace.repeated_calls) trace.repeated_calls->Invalidate();
+  trace.aten.resized.KeepBefore(MetadataBefore(tensor));
+  AddEffect(trace, Effect::Kind::kSetAttr, owner, "data", {value}, {Shadow()});
+  trace.aten.tensors.Find(tensor)->data_set = true;
+  // The setter asks by an op whether the kinds of tensors fit.
+  note.op.marks.hides_ops = true;
+  aten::SeeEveryOp(false);
+}
+
 // x.requires_grad = True, x.requires_grad = False: where it stays so, or of a leaf that the trace has made.
 static void StoreRequiresGrad(Trace& trace, PyObject* owner, PyObject* value, Shadow shadow) {
   if (!IsExactTensor(owner) || !PyBool_Check(value)) throw Break{Reason::tensor_attribute, "requires_grad"};
@@ -226,10 +266,11 @@ static void StoreRequiresGrad(Trace& trace, PyObject* owner, PyObject* value, Sh
   RecordRequiresGrad(trace.aten, tensor);
 }
 
-// Besides `grad` and `requires_grad`: a plain attribute in the __dict__ of a tensor that the trace has made (a tag for others
-// to read).
-void StoreTensorAttribute(Trace& trace, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+// Besides `grad`, `data` and `requires_grad`: a plain attribute in the __dict__ of a tensor that the trace has made (a tag for
+// others to read).
+void StoreTensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
   if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
+  if (std::strcmp(Text(name), "data") == 0) return StoreData(trace, note, owner, value);
   if (std::strcmp(Text(name), "requires_grad") == 0) return StoreRequiresGrad(trace, owner, value, shadow);
   if (!IsMade(trace, owner) || !IsScalar(value) || _PyType_Lookup(Py_TYPE(owner), name) != nullptr) {
     throw Break{Reason::tensor_attribute, Text(name)};

@@ -24,7 +24,7 @@ bool TensorValues::AddSource(const at::Tensor& tensor, SourceId source) {
 
 std::optional<ValueId> TensorValues::ValueOf(const at::Tensor& tensor) {
   KnownTensor* known = Find(tensor);
-  if (known == nullptr) return std::nullopt;
+  if (known == nullptr || known->data_set) return std::nullopt;
   FT_DCHECK(!known->value.valid() || known->value.raw() < graph_->values.size());
   if (!known->value.valid()) {
     if (!known->source.valid()) return std::nullopt;
@@ -95,13 +95,22 @@ void TensorValues::Rewind(const Mark& mark) {
   graph_->inputs.resize(mark.inputs);
 }
 
-std::vector<TensorValues::GradUse> TensorValues::GradUses() const {
-  std::vector<GradUse> uses;
+template <typename IsUsed>
+std::vector<TensorValues::Use> TensorValues::UsesOf(IsUsed is_used, bool KnownTensor::* set) const {
+  std::vector<Use> uses;
   for (const auto& [impl, known] : tensors_) {
-    if (known.source.valid() && (known.grad_read || known.grad_set)) uses.push_back({known.source, known.grad_set});
+    if (known.source.valid() && is_used(known)) uses.push_back({known.source, known.*set});
   }
-  std::sort(uses.begin(), uses.end(), [](const GradUse& a, const GradUse& b) { return a.source < b.source; });
+  std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.source < b.source; });
   return uses;
+}
+
+std::vector<TensorValues::Use> TensorValues::GradUses() const {
+  return UsesOf([](const KnownTensor& known) { return known.grad_read || known.grad_set; }, &KnownTensor::grad_set);
+}
+
+std::vector<TensorValues::Use> TensorValues::DataUses() const {
+  return UsesOf([](const KnownTensor& known) { return known.value.valid() || known.data_set; }, &KnownTensor::data_set);
 }
 
 }  // namespace frametap

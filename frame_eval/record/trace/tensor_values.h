@@ -30,6 +30,7 @@ struct KnownTensor {
   bool resized = false;  // or it may be, by the op that gave `value`: its sizes may differ from the entry
   bool grad_read = false;
   bool grad_set = false;  // by the trace: its `grad` is not the one at the entry
+  bool data_set = false;  // by the trace (x.data = y): its elements are others, and no value stands for them
 
   // Returns whether its sizes, strides and rank are those that its source has at the entry.
   bool is_as_at_entry() const { return source.valid() && !(resized && value.valid()); }
@@ -47,7 +48,8 @@ class TensorValues {
   KnownTensor* Find(const at::Tensor& tensor);
   // Returns false if it is known already: it stays what it was.
   bool AddSource(const at::Tensor& tensor, SourceId source);
-  // Returns the value of a known tensor. Makes a graph input of one that is known by its source only.
+  // Returns the value of a known tensor, unless the trace has set its `data`. Makes a graph input of one that is known by its
+  // source only.
   std::optional<ValueId> ValueOf(const at::Tensor& tensor);
   // Returns whether a known tensor is older than its value: an op has been given it, and has given it back.
   bool IsGivenBack(const at::Tensor& tensor);
@@ -56,11 +58,12 @@ class TensorValues {
   void Bind(const at::Tensor& tensor, ValueId value);               // that is its value from now on
   void Forget(c10::TensorImpl* tensor) { tensors_.erase(tensor); }  // after Rewind
 
-  struct GradUse {
+  struct Use {
     SourceId source;
     bool set;
   };
-  std::vector<GradUse> GradUses() const;  // of tensors that existed before, in the order of their sources
+  std::vector<Use> GradUses() const;  // of tensors that existed before, in the order of their sources
+  std::vector<Use> DataUses() const;  // likewise, of `data` that is set, and of tensors that ops have used
 
   ValueId AddNumberInput(SourceId source, Type type);
   const std::vector<std::pair<SourceId, ValueId>>& inputs() const { return inputs_; }
@@ -72,6 +75,9 @@ class TensorValues {
   void Rewind(const Mark& mark);
 
  private:
+  template <typename IsUsed>
+  std::vector<Use> UsesOf(IsUsed is_used, bool KnownTensor::* set) const;
+
   Graph* const graph_;
   using Tensors = absl::flat_hash_map<c10::TensorImpl*, KnownTensor, absl::Hash<c10::TensorImpl*>, std::equal_to<>,
                                       PoolAllocator<std::pair<c10::TensorImpl* const, KnownTensor>>>;
