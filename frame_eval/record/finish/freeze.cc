@@ -333,10 +333,14 @@ static Finished Freeze(Trace& trace, std::shared_ptr<Segment> segment, std::uniq
   ForEachOperand(ir, [&](Operand& o) {
     if (o.label >= 0 && !referred[static_cast<size_t>(o.label)]) o.label = -1;
   });
+  const auto has_data_set = [&trace](PyObject* tensor) {
+    const KnownTensor* const known = trace.aten.tensors.Find(TensorOf(tensor));
+    return known != nullptr && known->data_set;
+  };
   segment->weights.reserve(segment->input_sources.size());
   for (const SourceId source : segment->input_sources) {
     PyObject* seen = trace.guards.seen(source);
-    bool is_weight = seen != nullptr && IsTensor(seen) && !trace.aten.tensors.Find(TensorOf(seen))->data_set &&
+    bool is_weight = seen != nullptr && IsTensor(seen) && !has_data_set(seen) &&
                      (trace.guards.accessor(source) == Accessor::kModuleAttr ||
                       (trace.objects.pinned[source.raw()] && PyObject_TypeCheck(seen, Objects().parameter)));
     segment->weights.push_back(is_weight ? WeakTensor(TensorOf(seen)) : WeakTensor());

@@ -297,7 +297,8 @@ Arg AtenRecorder::ArgOf(const c10::IValue& value) {
       tensors.Bind(tensor, id);
       return Arg::Of(id);
     }
-    const bool has_data_set = tensors.Find(tensor) != nullptr;
+    const KnownTensor* const known = tensors.Find(tensor);
+    const bool has_data_set = known != nullptr && known->data_set;
     if (!pending && has_data_set) pending = Break{Reason::tensor_attribute, "data"};
     if (!pending) pending = Break{Reason::tensor_from_nowhere, ""};
     return Arg::Const(c10::IValue());
