@@ -161,7 +161,7 @@ static void GuardAgainstSharedCells(Trace& trace, size_t kept) {
 }
 
 // A tensor that is set must not be, at replay, another one of `uses`. Many of them are the parameters of a model, which are
-// hardly ever exchanged: each is known by identity. A guard tells parameters from other tensors.
+// hardly ever exchanged: each is known by identity. Each guard on a tensor includes whether it is a parameter.
 static void GuardAgainstShared(Trace& trace, size_t kept, std::vector<TensorValues::Use> uses) {
   constexpr size_t kMostPairs = 64;
   std::erase_if(uses, [kept](const auto& use) { return use.source.raw() >= kept; });
