@@ -100,14 +100,14 @@ struct SymbolicNumber {
 
 // Findings of Before about an operation, for After. They stand together, as nearly each operation has none of them.
 struct OperationMarks {
-  bool converts = false;            // float(x), int(x) of a tensor
-  bool calls_function = false;      // apply of torch.autograd.Function; its ops are behind `before_nodes`
-  bool follows_kernel = false;      // … or an op, whose kernels' frames have come
-  bool hides_ops = false;           // a block of inference mode begins or ends, x.data = y; the key of ops is off meanwhile
-  bool makes_tensor = false;        // of the numbers in `open`, which are all that the data has (torch.tensor)
-  bool makes_iterator = false;      // over rows of which something is not fixed (OpenIterator)
-  bool makes_parameter = false;     // nn.Parameter(…)
-  bool has_open_keys = false;       // a display of a dict or set (open_keys.cc)
+  bool converts = false;        // float(x), int(x) of a tensor
+  bool calls_function = false;  // apply of torch.autograd.Function; its ops are behind `before_nodes`
+  bool follows_kernel = false;  // … or an op, whose kernels' frames have come
+  bool hides_ops = false;       // a block of inference mode begins or ends, x.data = y; the key of ops is off meanwhile
+  bool makes_tensor = false;    // of the numbers in `open`, which are all that the data has (torch.tensor)
+  bool makes_iterator = false;  // over rows of which something is not fixed (OpenIterator)
+  bool makes_parameter = false;  // nn.Parameter(…)
+  bool has_open_keys = false;    // a display of a dict or set (open_keys.cc)
 
   bool any() const { return std::bit_cast<uint64_t>(*this) != 0; }
 };

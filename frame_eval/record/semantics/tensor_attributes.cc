@@ -268,7 +268,8 @@ static void StoreRequiresGrad(Trace& trace, PyObject* owner, PyObject* value, Sh
 
 // Besides `grad`, `data` and `requires_grad`: a plain attribute in the __dict__ of a tensor that the trace has made (a tag for
 // others to read).
-void StoreTensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow) {
+void StoreTensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value,
+                          Shadow shadow) {
   if (std::strcmp(Text(name), "grad") == 0) return StoreGrad(trace, owner, value);
   if (std::strcmp(Text(name), "data") == 0) return StoreData(trace, note, owner, value);
   if (std::strcmp(Text(name), "requires_grad") == 0) return StoreRequiresGrad(trace, owner, value, shadow);

@@ -10,6 +10,7 @@ namespace frametap {
 bool MakesLeaves(const Trace& trace);  // a graph may make tensors that require grad
 Shadow ParameterResult(Trace& trace, PyObject* parameter);
 void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name);
-void StoreTensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value, Shadow shadow);
+void StoreTensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name, PyObject* value,
+                          Shadow shadow);
 
 }  // namespace frametap

@@ -96,7 +96,7 @@ void TensorValues::Rewind(const Mark& mark) {
 }
 
 template <typename IsUsed>
-std::vector<TensorValues::Use> TensorValues::UsesOf(IsUsed is_used, bool KnownTensor::* set) const {
+std::vector<TensorValues::Use> TensorValues::UsesOf(IsUsed is_used, bool KnownTensor::*set) const {
   std::vector<Use> uses;
   for (const auto& [impl, known] : tensors_) {
     if (known.source.valid() && is_used(known)) uses.push_back({known.source, known.*set});

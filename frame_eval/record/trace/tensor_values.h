@@ -76,7 +76,7 @@ class TensorValues {
 
  private:
   template <typename IsUsed>
-  std::vector<Use> UsesOf(IsUsed is_used, bool KnownTensor::* set) const;
+  std::vector<Use> UsesOf(IsUsed is_used, bool KnownTensor::*set) const;
 
   Graph* const graph_;
   using Tensors = absl::flat_hash_map<c10::TensorImpl*, KnownTensor, absl::Hash<c10::TensorImpl*>, std::equal_to<>,
