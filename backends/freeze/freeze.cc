@@ -336,6 +336,7 @@ class Lowering {
     if (node.is_scalar() || !TakesBfloat16(node)) return false;
     bool all = true, any = false;
     ForEachUse(node.args, [&](ValueId read) {
+      if (TypeOf(read).kind != Type::Kind::kTensor) return;  // a number
       all = all && can_be[read.raw()];
       any = true;
     });
@@ -485,6 +486,16 @@ class Lowering {
     return made;
   }
 
+  // Sizes of a run decide whether oneDNN takes it.
+  void EmitAttention(NodeId n) {
+    const Node& node = from_.node(n);
+    reason_[n.raw()] = "in bfloat16, by oneDNN where that takes less time";
+    const ValueId result = node.outputs[0];
+    std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, true); });
+    out_.Map(result, out_.Emit(quant::FindOperator("frametap::bfloat16_attention"), std::move(args),
+                               from_.value(result).name, StoredType(result), result, node));
+  }
+
   void EmitOp(NodeId n) {
     const Node& node = from_.node(n);
     const bool is_half = RunsInHalf(node);
@@ -498,6 +509,7 @@ class Lowering {
       out_.Copy(node);
       return;
     }
+    if (is_half && Is(node, "aten::scaled_dot_product_attention")) return EmitAttention(n);
     const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
     out_.CopyWith(node, quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);

@@ -39,6 +39,7 @@
   X(primitive_destroy)                           \
   X(primitive_execute)                           \
   X(reorder_primitive_desc_create)               \
+  X(softmax_forward_primitive_desc_create)       \
   X(stream_create)                               \
   X(stream_destroy)                              \
   X(version)

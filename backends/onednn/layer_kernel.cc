@@ -6,39 +6,12 @@
 #include <c10/util/MaybeOwned.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 #include "backends/onednn/primitive.h"
+#include "backends/onednn/scratchpad.h"
 
 namespace frametap::onednn {
 namespace {
-
-// One for each thread; grows to the need of the largest primitive that ran on it.
-class Scratchpad {
- public:
-  static void* OfThread(size_t bytes) {
-    thread_local Scratchpad scratchpad;
-    return scratchpad.AtLeast(bytes);
-  }
-  ~Scratchpad() { std::free(data_); }
-
- private:
-  void* AtLeast(size_t bytes) {
-    if (bytes > size_) {
-      std::free(data_);
-      size_ = 0;
-      data_ = nullptr;
-      constexpr size_t kPage = 4096;
-      if (posix_memalign(&data_, kPage, bytes) != 0) throw std::bad_alloc();
-      size_ = bytes;
-    }
-    return data_;
-  }
-
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
 
 Memory Vector(int64_t count, dnnl_data_type_t type, void* data) {
   const dnnl_dims_t dims{count};
@@ -253,7 +226,7 @@ void LayerKernel::Execute(const Extent& extent, const void* x, const void* adden
     Check(Api().memory_set_data_handle(binding->addend.get(), const_cast<void*>(addend)), "take its addend");
   }
   if (sized->scratchpad_bytes > 0) {
-    void* const scratchpad = Scratchpad::OfThread(sized->scratchpad_bytes);
+    void* const scratchpad = Scratchpad<LayerKernel>::OfThread(sized->scratchpad_bytes);
     Check(Api().memory_set_data_handle(binding->scratchpad.get(), scratchpad), "take its scratchpad");
   }
   Check(Api().primitive_execute(sized->primitive.get(), StreamOfThread(), static_cast<int>(binding->arguments.size()),

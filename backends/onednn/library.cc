@@ -90,6 +90,14 @@ bool HasBfloat16Products() {
 #endif
 }
 
+bool HasTiles() {
+#if defined(__x86_64__)
+  return Opened().ok() && Api().get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx;
+#else
+  return false;
+#endif
+}
+
 void Check(dnnl_status_t status, const char* action) {
   TORCH_CHECK(status == dnnl_success, "oneDNN could not ", action,
               status == dnnl_out_of_memory   ? ": out of memory"

@@ -24,4 +24,7 @@ bool HasExactProducts();
 // Whether the processor has instructions for products of bfloat16, and oneDNN may use them.
 bool HasBfloat16Products();
 
+// Whether the processor multiplies tiles (AMX), and oneDNN may do so.
+bool HasTiles();
+
 }  // namespace frametap::onednn

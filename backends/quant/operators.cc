@@ -4,11 +4,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
 
+#include "backends/onednn/attention.h"
 #include "backends/quant/decomposed_operators.h"
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/finite_checks.h"
@@ -47,6 +50,16 @@ void DequantizeSignedLoop(const int8_t* __restrict from, float* __restrict to, i
 void CheckBytes(const at::Tensor& q, const char* op) {
   TORCH_CHECK(q.scalar_type() == at::kByte && q.device().is_cpu(), op, ": expected a uint8 tensor on the CPU, got ",
               q.scalar_type(), " on ", q.device());
+}
+
+// torch's scaled_dot_product_attention without gradients.
+at::Tensor Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
+                     bool enable_gqa) {
+  if (!mask && dropout == 0 && onednn::CanAttend(q, k, v)) {
+    return onednn::Attend(q, k, v, scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), is_causal);
+  }
+  return at::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, enable_gqa);
 }
 
 at::Tensor EmptyBytes(at::IntArrayRef sizes, at::MemoryFormat format) {
@@ -173,6 +186,10 @@ void RegisterOperators() {
     defs->def("laid_out(Tensor(a) images, Tensor[] like) -> Tensor(a)");
     defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
+    defs->def(
+        "bfloat16_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool "
+        "is_causal, *, "
+        "float? scale, bool enable_gqa) -> Tensor");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
@@ -196,6 +213,7 @@ void RegisterOperators() {
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("planes", TORCH_FN(Planes));
+    cpu->impl("bfloat16_attention", TORCH_FN(Attention));
     cpu->impl("laid_out", TORCH_FN(LayOut));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
@@ -216,7 +234,8 @@ void RegisterOperators() {
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name : {"dequantize_per_channel",
+    for (const char* name : {"bfloat16_attention",
+                             "dequantize_per_channel",
                              "dequantize_per_tensor",
                              "note_if_not_finite",
                              "planes",

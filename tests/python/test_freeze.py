@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -756,3 +757,44 @@ def test_f8_values_between_layers_are_bfloat16(name: str) -> None:
     [segment] = frametap.segments(frozen)
     made = str(_C.freeze_of(segment.executable)["graph"]).count("aten._to_copy")
     assert made == (conversions if _C.bfloat16_products() else 0)
+
+
+def _attend(m: Any, x: Tensor, heads: int = 2, **options: Any) -> Tensor:
+    def split(y: Tensor, count: int) -> Tensor:
+        return y.view(*x.shape[:2], count, -1).transpose(1, 2)
+
+    keys = m.a(x)[..., : 16 // heads] if options.get("enable_gqa") else m.a(x)
+    number = 1 if options.get("enable_gqa") else heads
+    out = F.scaled_dot_product_attention(
+        split(m.b(x), heads), split(keys, number), split(keys.relu(), number), **options
+    )
+    return m.b(out.transpose(1, 2).reshape(x.shape))
+
+
+ATTENTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "heads": _attend,
+    "causal": functools.partial(_attend, is_causal=True),
+    "scale": functools.partial(_attend, scale=0.7),
+    "one head": functools.partial(_attend, heads=1),
+    "fewer keys than queries": lambda m, x: m.b(
+        F.scaled_dot_product_attention(m.a(x)[:, None], m.b(x)[:, None, 1:], m.a(x)[:, None, 1:])
+    ),
+    "causal, fewer keys than queries": lambda m, x: m.b(
+        F.scaled_dot_product_attention(
+            m.a(x)[:, None], m.b(x)[:, None, 1:], m.a(x)[:, None, 1:], is_causal=True
+        )
+    ),
+    "grouped": functools.partial(_attend, enable_gqa=True),
+    "three dimensions": lambda m, x: m.b(F.scaled_dot_product_attention(m.a(x), m.b(x), m.a(x))),
+}
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_f8_attention_of_bfloat16(name: str) -> None:
+    torch.manual_seed(10)
+    model = Program(ATTENTIONS[name], nn.Linear(16, 16)).eval()
+    frozen = frametap.freeze(model, dtype=torch.bfloat16)
+    for sizes in [(2, 6, 16), (1, 6, 16), (2, 3, 16), (2, 6, 16), (1, 40, 16), (3, 2, 16)]:
+        _compare(model, frozen, torch.randn(sizes))
+    graph = str(_C.freeze_of(frametap.segments(frozen)[0].executable)["graph"])
+    assert ("frametap.bfloat16_attention" in graph) == _C.bfloat16_products()

@@ -1,0 +1,204 @@
+#include "backends/onednn/attention.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "backends/onednn/handles.h"
+#include "backends/onednn/library.h"
+#include "backends/onednn/scratchpad.h"
+
+namespace frametap::onednn {
+namespace {
+
+constexpr size_t kMostBytesOfScores = size_t{8} << 20;
+
+// All that the primitives depend on.
+struct Extents {
+  std::array<int64_t, 6> sizes;                   // batch, heads, queries, keys, features of a key, features of a value
+  std::array<std::array<int64_t, 3>, 3> strides;  // of q, k and v: batch, head, position
+  double scale;
+  int threads;
+  friend bool operator==(const Extents&, const Extents&) = default;
+
+  int64_t rows() const { return sizes[0] * sizes[1] * sizes[2]; }
+  int64_t keys() const { return sizes[3]; }
+};
+
+// The strides of a dimension with one element are arbitrary.
+std::array<int64_t, 3> StridesOf(const at::Tensor& x) {
+  std::array<int64_t, 3> strides{};
+  int64_t dense = x.size(3);
+  for (size_t i = 3; i-- > 0;) {
+    const auto dim = static_cast<int64_t>(i);
+    strides[i] = x.size(dim) == 1 ? dense : x.stride(dim);
+    dense = std::max(dense, strides[i] * x.size(dim));
+  }
+  return strides;
+}
+
+MemoryDesc Describe(const std::array<int64_t, 4>& sizes, const std::array<int64_t, 4>& strides, dnnl_data_type_t type) {
+  dnnl_memory_desc_t made = nullptr;
+  Check(Api().memory_desc_create_with_strides(&made, 4, sizes.data(), type, strides.data()), "describe memory");
+  return MemoryDesc(made);
+}
+
+// A primitive with its arguments, whose memory is set before each run.
+struct Kernel {
+  explicit Kernel(dnnl_primitive_desc_t made) : desc(made) {
+    dnnl_primitive_t created = nullptr;
+    Check(Api().primitive_create(&created, made), "make attention");
+    primitive.reset(created);
+  }
+
+  void Take(int argument, const_dnnl_memory_desc_t of) {
+    memories.push_back(MakeMemory(of, DNNL_MEMORY_NONE));
+    arguments.push_back({argument, memories.back().get()});
+  }
+
+  // `data`: in the order of Take.
+  void Run(std::initializer_list<const void*> data) const {
+    size_t i = 0;
+    for (const void* one : data) {
+      Check(Api().memory_set_data_handle(memories[i++].get(), const_cast<void*>(one)), "take an argument of attention");
+    }
+    Check(Api().primitive_execute(primitive.get(), StreamOfThread(), static_cast<int>(arguments.size()),
+                                  arguments.data()),
+          "run attention");
+  }
+
+  PrimitiveDesc desc;
+  Primitive primitive;
+  std::vector<Memory> memories;
+  std::vector<dnnl_exec_arg_t> arguments;
+};
+
+Attributes ScaledBy(double scale) {
+  dnnl_post_ops_t ops = nullptr;
+  Check(Api().post_ops_create(&ops), "scale scores");
+  const PostOps owned(ops);
+  Check(Api().post_ops_append_eltwise(ops, dnnl_eltwise_linear, static_cast<float>(scale), 0), "scale scores");
+  dnnl_primitive_attr_t made = nullptr;
+  Check(Api().primitive_attr_create(&made), "scale scores");
+  Attributes attributes(made);
+  Check(Api().primitive_attr_set_post_ops(made, ops), "scale scores");
+  return attributes;
+}
+
+Kernel Product(const MemoryDesc& a, const MemoryDesc& b, const MemoryDesc& result, const_dnnl_primitive_attr_t how) {
+  dnnl_primitive_desc_t made = nullptr;
+  Check(Api().matmul_primitive_desc_create(&made, Cpu(), a.get(), b.get(), nullptr, result.get(), how), "multiply");
+  Kernel kernel(made);
+  kernel.Take(DNNL_ARG_SRC, a.get());
+  kernel.Take(DNNL_ARG_WEIGHTS, b.get());
+  kernel.Take(DNNL_ARG_DST, result.get());
+  return kernel;
+}
+
+Kernel Softmax(const MemoryDesc& scores, const MemoryDesc& probabilities) {
+  dnnl_primitive_desc_t made = nullptr;
+  Check(Api().softmax_forward_primitive_desc_create(&made, Cpu(), dnnl_forward_inference, dnnl_softmax_accurate,
+                                                    scores.get(), probabilities.get(), 3, nullptr),
+        "make a softmax");
+  Kernel kernel(made);
+  kernel.Take(DNNL_ARG_SRC, scores.get());
+  kernel.Take(DNNL_ARG_DST, probabilities.get());
+  return kernel;
+}
+
+// The kernels of one size, for one thread at a time.
+struct Sized {
+  Sized(const Extents& e, Kernel a, Kernel b, Kernel c)
+      : extents(e), scores(std::move(a)), softmax(std::move(b)), values(std::move(c)) {}
+
+  const Extents extents;
+  const Kernel scores, softmax, values;
+};
+
+std::unique_ptr<Sized> Make(const Extents& e) {
+  const auto [batch, heads, queries, keys, width, depth] = e.sizes;
+  const auto& [q, k, v] = e.strides;
+  const MemoryDesc q_desc = Describe({batch, heads, queries, width}, {q[0], q[1], q[2], 1}, dnnl_bf16);
+  const MemoryDesc k_desc = Describe({batch, heads, width, keys}, {k[0], k[1], 1, k[2]}, dnnl_bf16);
+  const MemoryDesc v_desc = Describe({batch, heads, keys, depth}, {v[0], v[1], v[2], 1}, dnnl_bf16);
+  const std::array<int64_t, 4> square{batch, heads, queries, keys};
+  const std::array<int64_t, 4> dense{heads * queries * keys, queries * keys, keys, 1};
+  const MemoryDesc scores = Describe(square, dense, dnnl_f32), probabilities = Describe(square, dense, dnnl_bf16);
+  const MemoryDesc result =
+      Describe({batch, heads, queries, depth}, {queries * heads * depth, depth, heads * depth, 1}, dnnl_bf16);  // A2
+  const Attributes scaled = ScaledBy(e.scale);
+  return std::make_unique<Sized>(e, Product(q_desc, k_desc, scores, scaled.get()), Softmax(scores, probabilities),
+                                 Product(probabilities, v_desc, result, nullptr));
+}
+
+// A3
+const Sized& Find(const Extents& extents) {
+  thread_local std::vector<std::unique_ptr<Sized>> kept;  // the one used last first
+  const auto found =
+      std::find_if(kept.begin(), kept.end(), [&](const auto& sized) { return sized->extents == extents; });
+  if (found != kept.end()) {
+    std::rotate(kept.begin(), found, found + 1);
+    return *kept.front();
+  }
+  std::unique_ptr<Sized> made = Make(extents);
+  if (kept.size() == kMaxAttentions) kept.pop_back();
+  kept.insert(kept.begin(), std::move(made));
+  return *kept.front();
+}
+
+void HideLaterKeys(const Extents& extents, float* scores) {
+  const int64_t queries = extents.sizes[2], keys = extents.keys();
+  for (int64_t row = 0; row < extents.rows(); ++row) {
+    const int64_t seen = std::min(row % queries + 1, keys);
+    std::fill(scores + row * keys + seen, scores + (row + 1) * keys, -std::numeric_limits<float>::infinity());
+  }
+}
+
+// oneDNN takes no memory that is expanded, nor features with gaps between them.
+at::Tensor Dense(const at::Tensor& x) {
+  bool is_dense = x.size(3) == 1 || x.stride(3) == 1;
+  for (int64_t i = 0; i < 3; ++i) is_dense = is_dense && (x.size(i) == 1 || x.stride(i) >= x.size(3));
+  return is_dense ? x : x.contiguous();
+}
+
+size_t BytesOfScores(const at::Tensor& q, const at::Tensor& k) {
+  return sizeof(float) * static_cast<size_t>(q.size(0) * q.size(1) * q.size(2) * k.size(2));
+}
+
+}  // namespace
+
+bool CanAttend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  for (const at::Tensor& x : {q, k, v}) {
+    const bool is_plain = x.dim() == 4 && x.scalar_type() == at::kBFloat16 && x.device().is_cpu() && x.numel() > 0;
+    if (!is_plain || x.size(0) != q.size(0) || x.size(1) != q.size(1)) return false;
+  }
+  return k.size(3) == q.size(3) && v.size(2) == k.size(2) && BytesOfScores(q, k) <= kMostBytesOfScores &&
+         HasBfloat16Products() && !HasTiles();
+}
+
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, bool is_causal) {
+  TORCH_CHECK(CanAttend(q, k, v), "attention: got sizes ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
+  const at::Tensor query = Dense(q), key = Dense(k), value = Dense(v);
+  const Extents extents{{q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3)},
+                        {StridesOf(query), StridesOf(key), StridesOf(value)},
+                        scale,
+                        at::get_num_threads()};
+  at::Tensor result = at::detail::empty_cpu({q.size(0), q.size(2), q.size(1), v.size(3)}, at::kBFloat16);
+  constexpr size_t kLine = 64;
+  const size_t bytes = (BytesOfScores(q, k) + kLine - 1) / kLine * kLine;
+  auto* const scores = static_cast<float*>(Scratchpad<Sized>::OfThread(bytes + bytes / 2));
+  void* const probabilities = reinterpret_cast<char*>(scores) + bytes;
+  const Sized& sized = Find(extents);
+  sized.scores.Run({query.const_data_ptr(), key.const_data_ptr(), scores});
+  if (is_causal) HideLaterKeys(extents, scores);
+  sized.softmax.Run({scores, probabilities});
+  sized.values.Run({probabilities, value.const_data_ptr(), result.mutable_data_ptr()});
+  return result.transpose(1, 2);
+}
+
+}  // namespace frametap::onednn
