@@ -441,7 +441,9 @@ def test_parallel_training_replays(tmp_path: Path) -> None:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert codes == [0, 0], "\n".join(log.read_text() for log in logs)
+    texts = [log.read_text() for log in logs]
+    last = [text.strip().rpartition("\n")[2] for text in texts]
+    assert codes == [0, 0], "\n".join([f"the ranks ended with {codes}, {last}", *texts])
 
 
 def test_loops_replay_after_torch_compile() -> None:
