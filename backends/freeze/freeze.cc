@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "backends/freeze/finite.h"
 #include "backends/freeze/op_traits.h"
@@ -84,6 +83,7 @@ class Lowering {
         computed_with_(ComputedWith(from_)),
         elements_(ElementsOf(normal, computed_with_)),
         layouts_(quant::LayoutsOf(normal)),
+        order_reader_(OrderReader(from_)),
         out_(from_, &normal.origin) {
     for (EagerState& state : out_.graph.states) {
       if (!config_.keeps_grad_mode) state.grad_mode = false;  // F6
@@ -94,9 +94,6 @@ class Lowering {
     converted_.resize(from_.values.size());
     is_image_.assign(from_.values.size(), false);
     is_half_.assign(from_.values.size(), false);
-    for (const Node& node : from_.nodes) {
-      if (node.op && absl::StartsWith(node.op->operator_name().name, "aten::as_strided")) order_reader_ = &node;
-    }
   }
 
   Graph Run() {
@@ -487,11 +484,11 @@ class Lowering {
   }
 
   // Sizes of a run decide whether oneDNN takes it.
-  void EmitAttention(NodeId n) {
+  void EmitAttention(NodeId n, bool is_half) {
     const Node& node = from_.node(n);
-    reason_[n.raw()] = "in bfloat16, by oneDNN where that takes less time";
     const ValueId result = node.outputs[0];
-    std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, true); });
+    reason_[n.raw()] = is_half ? "in bfloat16, by oneDNN where that takes less time" : quant::kAttendsInBfloat16;
+    std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, is_half); });
     out_.Map(result, out_.Emit(quant::FindOperator("frametap::bfloat16_attention"), std::move(args),
                                from_.value(result).name, StoredType(result), result, node));
   }
@@ -505,11 +502,11 @@ class Lowering {
       has_halves = has_halves || is_half_[v.raw()];
       for (ValueId result : node.outputs) shares_memory = shares_memory || aliases_.same(v, result);
     });
+    if (AttendsInBfloat16(from_, node, config_, is_half)) return EmitAttention(n, is_half);
     if (!has_images && !has_halves) {
       out_.Copy(node);
       return;
     }
-    if (is_half && Is(node, "aten::scaled_dot_product_attention")) return EmitAttention(n);
     const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
     out_.CopyWith(node, quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);
@@ -526,8 +523,8 @@ class Lowering {
   const std::vector<bool> computed_with_;
   const std::vector<Elements> elements_;
   const std::vector<std::vector<ValueId>> layouts_;
+  const Node* const order_reader_;
   quant::Rewrite out_;
-  const Node* order_reader_ = nullptr;           // an op whose result depends on the layout of its input, or null
   absl::flat_hash_map<NodeId, Kernel> kernels_;  // by layer
   absl::flat_hash_map<NodeId, Sequence> recurrences_;
   std::vector<NodeId> kernel_of_;                  // by node: the layer whose kernel it is in

@@ -1,12 +1,19 @@
-// Op traits: how an op of torch that stays one treats types of its arguments.
+// Op traits: how an op of torch that stays one treats types and layouts of its arguments.
 // Not here: layouts (../quant/layouts.h); layers, which become kernels (freeze.cc).
 #pragma once
 
+#include "backends/freeze/freeze.h"
 #include "ir/graph/graph.h"
 
 namespace frametap::freeze {
 
 // Whether torch's op computes in bfloat16 as in float32, except that its result is rounded.
 bool TakesBfloat16(const Node& node);
+
+// Whether attention multiplies bfloat16. `gives_bfloat16`: it reads and gives it.
+bool AttendsInBfloat16(const Graph& graph, const Node& node, const Config& config, bool gives_bfloat16);
+
+// An op whose result depends on the order in which its input lies in memory; null if there is none.
+const Node* OrderReader(const Graph& graph);
 
 }  // namespace frametap::freeze

@@ -1,10 +1,12 @@
 #include "backends/onednn/attention.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -151,12 +153,54 @@ const Sized& Find(const Extents& extents) {
   return *kept.front();
 }
 
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
 void HideLaterKeys(const Extents& extents, float* scores) {
   const int64_t queries = extents.sizes[2], keys = extents.keys();
   for (int64_t row = 0; row < extents.rows(); ++row) {
     const int64_t seen = std::min(row % queries + 1, keys);
-    std::fill(scores + row * keys + seen, scores + (row + 1) * keys, -std::numeric_limits<float>::infinity());
+    std::fill(scores + row * keys + seen, scores + (row + 1) * keys, kHidden);
   }
+}
+
+// Calls f(row, elements of the mask for the row) for each row of scores.
+template <class T, class F>
+void ForEachRow(const Extents& extents, const at::Tensor& mask, const F& f) {
+  const auto [batch, heads, queries, keys, width, depth] = extents.sizes;
+  const T* const data = mask.const_data_ptr<T>();
+  for (int64_t row = 0; row < extents.rows(); ++row) {
+    const int64_t query = row % queries, head = row / queries % heads, sample = row / queries / heads;
+    f(row, data + sample * mask.stride(0) + head * mask.stride(1) + query * mask.stride(2));
+  }
+}
+
+// A4
+void Apply(const Extents& extents, const at::Tensor& given, float* scores) {
+  const auto [batch, heads, queries, keys, width, depth] = extents.sizes;
+  const at::Tensor mask = given.expand({batch, heads, queries, keys});
+  const int64_t step = mask.stride(3);
+  if (mask.scalar_type() == at::kBool) {
+    ForEachRow<bool>(extents, mask, [&](int64_t row, const bool* sees) {
+      float* const to = scores + row * keys;
+      for (int64_t i = 0; i < keys; ++i) to[i] = sees[i * step] ? to[i] : kHidden;
+    });
+  } else {
+    ForEachRow<float>(extents, mask, [&](int64_t row, const float* more) {
+      float* const to = scores + row * keys;
+      for (int64_t i = 0; i < keys; ++i) to[i] += more[i * step];
+    });
+  }
+}
+
+// Returns the rows of scores whose keys are all hidden, for which the softmax is NaN.
+std::vector<int64_t> RowsWithoutKeys(const Extents& extents, const float* scores) {
+  const int64_t keys = extents.keys();
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < extents.rows(); ++row) {
+    const float* const first = scores + row * keys;
+    if (std::all_of(first, first + keys, [](float score) { return score == kHidden; })) rows.push_back(row);
+  }
+  return rows;
 }
 
 // oneDNN takes no memory that is expanded, nor features with gaps between them.
@@ -172,17 +216,22 @@ size_t BytesOfScores(const at::Tensor& q, const at::Tensor& k) {
 
 }  // namespace
 
-bool CanAttend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+bool CanAttend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask) {
   for (const at::Tensor& x : {q, k, v}) {
     const bool is_plain = x.dim() == 4 && x.scalar_type() == at::kBFloat16 && x.device().is_cpu() && x.numel() > 0;
     if (!is_plain || x.size(0) != q.size(0) || x.size(1) != q.size(1)) return false;
+  }
+  if (mask.defined()) {
+    const bool is_plain = mask.device().is_cpu() && (mask.scalar_type() == at::kFloat || mask.scalar_type() == at::kBool);
+    if (!is_plain || !at::is_expandable_to(mask.sizes(), {q.size(0), q.size(1), q.size(2), k.size(2)})) return false;
   }
   return k.size(3) == q.size(3) && v.size(2) == k.size(2) && BytesOfScores(q, k) <= kMostBytesOfScores &&
          HasBfloat16Products() && !HasTiles();
 }
 
-at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, bool is_causal) {
-  TORCH_CHECK(CanAttend(q, k, v), "attention: got sizes ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, double scale,
+                  bool is_causal) {
+  TORCH_CHECK(CanAttend(q, k, v, mask), "attention: got sizes ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
   const at::Tensor query = Dense(q), key = Dense(k), value = Dense(v);
   const Extents extents{{q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3)},
                         {StridesOf(query), StridesOf(key), StridesOf(value)},
@@ -196,7 +245,16 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const Sized& sized = Find(extents);
   sized.scores.Run({query.const_data_ptr(), key.const_data_ptr(), scores});
   if (is_causal) HideLaterKeys(extents, scores);
+  std::vector<int64_t> without_keys;
+  if (mask.defined()) {
+    Apply(extents, mask, scores);
+    without_keys = RowsWithoutKeys(extents, scores);
+  }
   sized.softmax.Run({scores, probabilities});
+  for (const int64_t row : without_keys) {
+    const auto bytes_of_row = static_cast<size_t>(extents.keys()) * sizeof(at::BFloat16);
+    std::memset(static_cast<char*>(probabilities) + static_cast<size_t>(row) * bytes_of_row, 0, bytes_of_row);
+  }
   sized.values.Run({probabilities, value.const_data_ptr(), result.mutable_data_ptr()});
   return result.transpose(1, 2);
 }

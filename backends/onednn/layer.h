@@ -1,7 +1,7 @@
 // Layer: a linear layer, a convolution or a transposed convolution as data, on bytes or on floats.
 //   Y1  Images of one, two or three axes lie pixel by pixel (channels_last). The type of the weight decides. With int8, there
-//       is one scale for each output and no zero point; activations are uint8, and results are uint8 or f32. With f32,
-//       activations and results are f32 or bfloat16, and nothing is quantized. Biases are f32.
+//       is one scale for each output and no zero point; activations are uint8, and results are uint8, f32 or bfloat16. With
+//       f32, activations and results are f32 or bfloat16, and nothing is quantized. Biases are f32.
 //   Y2  The order is: products, bias, the accumulator or the addend, the curve, the output's scale and zero point.
 //   Y3  Products that saturate (HasExactProducts of library.h) are the caller's matter: it keeps activations below 128.
 #pragma once
@@ -38,12 +38,12 @@ struct Layer {
   at::Tensor scales;  // of bytes: f32 [outputs]
   at::Tensor bias;    // f32 [outputs], or undefined
   Quantization x;
-  std::optional<Quantization> out;          // none: the result is f32
+  std::optional<Quantization> out;          // none: the result is of floats
   std::optional<Quantization> accumulator;  // a run adds to bytes that are quantized so; none: it does not
   bool has_addend = false;                  // a run takes a tensor of the result's sizes and type, which is added
   bool multiplies_bfloat16 = false;         // on floats: products are of bfloat16, and their sums of f32
   bool reads_bfloat16 = false;              // with `multiplies_bfloat16`: the input is of it, and packed weights are
-  bool gives_bfloat16 = false;              // with `reads_bfloat16`: the result is of it, and so is the addend
+  bool gives_bfloat16 = false;              // the result is of it, and so is the addend; on floats with `reads_bfloat16`
   Curve curve = Curve::kNone;
   float low = 0, high = 0;  // of kClamp; `low`: the slope of kLeakyRelu below 0
   // For convolutions, by axis of the image. `output_padding`: of transposed ones; at most `padding`.

@@ -39,8 +39,10 @@ Layer Ready(Layer layer) {
     TORCH_CHECK(layer.output_padding[i] <= layer.padding[i], "kernel: an output padding of ", layer.output_padding[i],
                 " with a padding of ", layer.padding[i]);
   }
-  TORCH_CHECK((!layer.reads_bfloat16 || layer.multiplies_bfloat16) && (!layer.gives_bfloat16 || layer.reads_bfloat16),
+  TORCH_CHECK((!layer.reads_bfloat16 || layer.multiplies_bfloat16) &&
+                  (!layer.gives_bfloat16 || layer.reads_bfloat16 || !layer.is_float()),
               "kernel: tensors of bfloat16 need products of it");
+  TORCH_CHECK(!layer.gives_bfloat16 || !layer.out, "kernel: a result cannot be both of bytes and of bfloat16");
   TORCH_CHECK(!layer.accumulator || layer.out, "kernel: a sum with bytes is stored in bytes");
   if (!layer.is_float()) {
     TORCH_CHECK(!layer.multiplies_bfloat16, "kernel: only layers on floats multiply bfloat16");

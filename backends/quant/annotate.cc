@@ -1,6 +1,7 @@
 #include "backends/quant/annotate.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -53,6 +54,7 @@ class Annotator {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       ChooseAnchor(NodeId(i));
       ChooseDynamic(NodeId(i));
+      ChooseBfloat16(NodeId(i));
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (a_.role[i] == Role::kAnchor) Absorb(NodeId(i));
@@ -168,6 +170,13 @@ class Annotator {
     if (!why.empty() || !RecurrenceOf(normal_, graph_.node(n), &why)) return;
     a_.role[n.raw()] = Role::kDynamic;
     why = "int8 products; each row of the input and of the state has parameters of its own";
+  }
+
+  // A8.
+  void ChooseBfloat16(NodeId n) {
+    if (!AttendsInBfloat16(graph_, graph_.node(n), config_) || !Excluded(n).empty()) return;
+    a_.role[n.raw()] = Role::kBfloat16;
+    a_.reason[n.raw()] = kAttendsInBfloat16;
   }
 
   std::string ConvObstacle(const Node& node, ValueId input) const {
@@ -340,7 +349,7 @@ class Annotator {
       AskFor(*TensorArg(node, "input"));
       return;
     }
-    if (a_.role[i] == Role::kDynamic) return;
+    if (a_.role[i] == Role::kDynamic || a_.role[i] == Role::kBfloat16) return;
     if (a_.role[i] == Role::kPart) return;  // what it reads beside its owner's result was asked for when it was made
     std::string& why = a_.reason[i];
     if (!IsByteFamily(family(n))) {
@@ -449,6 +458,18 @@ class Annotator {
 int BitsOfActivations(const QuantConfig& config) {
   if (config.activation_bits != 0) return config.activation_bits;
   return onednn::HasExactProducts() ? 8 : 7;
+}
+
+bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& config) {
+  if (!Is(node, "aten::scaled_dot_product_attention")) return false;
+  const auto dtype = config.float_dtype.value_or(onednn::HasBfloat16Products() ? at::kBFloat16 : at::kFloat);
+  const bool is_asked = dtype == at::kBFloat16 && FloatByRequest(config, node).empty();
+  if (!is_asked || IsUnderAutocast(graph, node) || ConstNumber(FindArg(node, "dropout_p")) != 0.0) return false;
+  const std::array<const char*, 3> factors{"query", "key", "value"};
+  return std::all_of(factors.begin(), factors.end(), [&](const char* name) {
+    const auto factor = TensorArg(node, name);
+    return factor && IsFloatTensor(graph.value(*factor).type);
+  });
 }
 
 std::string FloatByRequest(const QuantConfig& config, const Node& node) {

@@ -10,6 +10,7 @@
 //   A6  A recurrence with frozen weights multiplies bytes, and needs no calibration.
 //   A7  A large linear layer whose input has few rows, and comes from floats, quantizes each row at each call, in two bytes
 //       (dynamic_linear/D4). Its time is the time of reading its weights.
+//   A8  Attention on floats multiplies bfloat16, where the processor does or the user wants it. Its mask stays as it is.
 // Not here: numbers (statistics.h), graphs (convert.cc).
 #pragma once
 
@@ -29,6 +30,7 @@ enum class Role : uint8_t {
   kPointwise,  // a sum, a product, a curve or a mean, with a kernel of its own
   kFollows,    // bytes with the parameters of its input
   kDynamic,    // products of bytes inside; reads and gives floats
+  kBfloat16,   // products of bfloat16 inside; reads and gives floats
 };
 
 struct Annotation {
@@ -41,7 +43,10 @@ struct Annotation {
   std::vector<bool> in_two_bytes;     // by node: a layer of kDynamic whose elements have two bytes (A7)
 
   // Whether the node reads and gives bytes.
-  bool int8(NodeId n) const { return n.valid() && role[n.raw()] != Role::kFloat && role[n.raw()] != Role::kDynamic; }
+  bool int8(NodeId n) const {
+    const Role is = n.valid() ? role[n.raw()] : Role::kFloat;
+    return is != Role::kFloat && is != Role::kDynamic && is != Role::kBfloat16;
+  }
 };
 
 // Why the user wants the node in float; "" if he has not said so.
@@ -49,6 +54,11 @@ std::string FloatByRequest(const QuantConfig& config, const Node& node);
 
 // 7 or 8, where the user leaves it to the processor as well.
 int BitsOfActivations(const QuantConfig& config);
+
+// A8. Whether the node, of a normalised graph, is such attention.
+bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& config);
+inline constexpr const char* kAttendsInBfloat16 =
+    "in bfloat16: a product of two activations costs more in int8 than it saves; float_dtype=torch.float32 keeps float32";
 
 // `excluded`: by node, why it must stay float; "" or nothing where it may be int8.
 Annotation Annotate(const NormalizedGraph& normal, const QuantConfig& config,

@@ -22,6 +22,7 @@ namespace {
 Decision DecisionOf(Role role) {
   switch (role) {
     case Role::kFloat:
+    case Role::kBfloat16:
       return Decision::kFloat;
     case Role::kAnchor:
     case Role::kPart:

@@ -111,6 +111,10 @@ void Converter::Run() {
       EmitDynamic(NodeId(i));
     } else if (a_.role[i] == Role::kDynamic) {
       EmitRecurrence(NodeId(i));
+    } else if (a_.role[i] == Role::kBfloat16) {
+      Node now = node;  // the arguments fit, which are the same
+      now.op = FindOperator("frametap::bfloat16_attention");
+      out_.CopyWith(now, Reads(NodeId(i), node.args));
     } else {
       out_.CopyWith(node, Reads(NodeId(i), node.args));
     }

@@ -3,6 +3,7 @@
 //   L2  A dequantize is emitted when a float op first needs it, else never.
 //   L3  Floats are contiguous wherever the reference has them so: a view of them stays legal. Views of bytes become
 //       reshapes, since images are channels_last there.
+//   L4  Floats that attention rounds to bfloat16 are made in it (halves.h). Such a value has a name of its own.
 // Not here: the patterns (patterns.h), copies of residuals that are written over (accumulators.h).
 #include <c10/core/MemoryFormat.h>
 
@@ -13,6 +14,7 @@
 #include "backends/quant/accumulators.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
+#include "backends/quant/halves.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/lower.h"
 #include "backends/quant/op_table.h"
@@ -36,6 +38,7 @@ class Lowering {
       : from_(from),
         frozen_(frozen),
         patterns_(from),
+        is_half_(FindHalves(from, patterns_)),
         step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {}
 
   Step Run() {
@@ -66,6 +69,7 @@ class Lowering {
       } else {
         Materialise(node.args, node);
         out_.Copy(node);
+        FollowHalves(node);
       }
       step_.fates[i].now = LastNode();
     }
@@ -129,6 +133,32 @@ class Lowering {
     args.push_back(Arg::List({}));
     for (size_t i = 4; i < node.args.size(); ++i) args.push_back(node.args[i]);
     out_.CopyWith(node, std::move(args));
+  }
+
+  bool IsHalf(ValueId v) const { return is_half_[v.raw()]; }
+  Type TypeOf(ValueId v) const {
+    const Type& type = from_.value(v).type;
+    return IsHalf(v) ? Retyped(type, at::kBFloat16) : type;
+  }
+  std::string NameOf(ValueId v) const { return from_.value(v).name + (IsHalf(v) ? "_half" : ""); }
+
+  // L4. `node` was copied.
+  void FollowHalves(const Node& node) {
+    if (node.outputs.size() != 1) return;
+    const ValueId result = node.outputs[0];
+    const bool gives_half = IsHalf(result) || (IsAttention(node) && IsHalf(*TensorArg(node, "query")));
+    if (!gives_half) return;
+    Value& now = out_.graph.values[out_.at(result).raw()];
+    now.name = from_.value(result).name + "_half";
+    now.type = Retyped(now.type, at::kBFloat16);
+    if (IsHalf(result)) return;
+    const Arg none = Arg::Const(c10::IValue());
+    const ValueId floats =
+        out_.Emit(FindOperator("aten::_to_copy"),
+                  {Arg::Of(out_.at(result)), Arg::Const(static_cast<int64_t>(at::kFloat)), none, none, none,
+                   Arg::Const(false), none},
+                  from_.value(result).name + "_float", from_.value(result).type, result, node);
+    out_.Map(result, floats);
   }
 
   // The bytes of a dequantized value, in the new graph.
@@ -199,6 +229,14 @@ class Lowering {
     return layer;
   }
 
+  ValueId ResultOf(const Kernel& k) const {
+    const NodeId last = k.quantize.valid()    ? k.quantize
+                        : k.post.valid()      ? k.post
+                        : k.float_sum.valid() ? k.float_sum
+                                              : k.anchor;
+    return from_.node(last).outputs[0];
+  }
+
   onednn::Layer LayerOf(const Kernel& k) const {
     const Node& node = from_.node(k.anchor);
     const ValueId x = *TensorArg(node, "input");
@@ -212,6 +250,7 @@ class Lowering {
     if (k.add.valid()) layer.accumulator = QuantizationOf(*patterns_.Dequantized(k.other));
     if (k.post.valid()) SetCurve(*patterns_.PostOf(k.post, k.add.valid()), &layer);
     layer.has_addend = k.float_sum.valid();
+    layer.gives_bfloat16 = IsHalf(ResultOf(k));
     if (patterns_.IsFamily(k.anchor, Family::kConv)) SetNumbers(*patterns_.ConvolutionOf(k.anchor), &layer);
     return layer;
   }
@@ -240,11 +279,7 @@ class Lowering {
     const Node& node = from_.node(k.anchor);
     const bool conv = patterns_.IsFamily(k.anchor, Family::kConv);
     const ValueId x = *TensorArg(node, "input");
-    const NodeId last = k.quantize.valid()    ? k.quantize
-                        : k.post.valid()      ? k.post
-                        : k.float_sum.valid() ? k.float_sum
-                                              : k.anchor;
-    const ValueId result = from_.node(last).outputs[0];
+    const ValueId result = ResultOf(k);
     const ValueId weight = patterns_.Def(*TensorArg(node, "weight"))->args[0].value;
     const Type x_type = Retyped(from_.value(x).type, at::kByte);
     Sizes x_sizes = x_type.sizes;
@@ -268,7 +303,7 @@ class Lowering {
                      : k.float_sum.valid() ? "frametap::packed_linear"
                                            : "frametap::qlinear";
     const Value& value = from_.value(result);
-    ValueId now = out_.Emit(FindOperator(op), std::move(args), value.name, value.type, result, node);
+    ValueId now = out_.Emit(FindOperator(op), std::move(args), NameOf(result), TypeOf(result), result, node);
     if (k.quantize.valid()) {
       now = Limited(now, ParamsOf(from_.node(k.quantize)), node);
     } else if (conv && !IsLaidOutAlone(result)) {
@@ -412,6 +447,7 @@ class Lowering {
   const Graph& from_;
   FrozenWeights* const frozen_;
   const Patterns patterns_;
+  const std::vector<bool> is_half_;  // by value of `from`
   Step step_;
   Rewrite& out_ = step_.rewrite;
 };

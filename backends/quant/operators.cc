@@ -7,6 +7,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
+#include <bit>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -36,6 +37,15 @@ void QuantizeLoop(const float* __restrict from, uint8_t* __restrict to, int64_t 
   for (int64_t i = 0; i < n; ++i) to[i] = ToByte(from[i], inverse, lo, hi, zero_point);
 }
 
+// `from`: bfloat16, which is the upper half of a float.
+FRAMETAP_WIDE_LOOP
+void QuantizeHalvesLoop(const uint16_t* __restrict from, uint8_t* __restrict to, int64_t n, float inverse, float lo,
+                        float hi, int32_t zero_point) {
+  for (int64_t i = 0; i < n; ++i) {
+    to[i] = ToByte(std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16), inverse, lo, hi, zero_point);
+  }
+}
+
 FRAMETAP_WIDE_LOOP
 void DequantizeLoop(const uint8_t* __restrict from, float* __restrict to, int64_t n, float scale, int32_t zero_point) {
   for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(static_cast<int32_t>(from[i]) - zero_point) * scale;
@@ -52,14 +62,18 @@ void CheckBytes(const at::Tensor& q, const char* op) {
               q.scalar_type(), " on ", q.device());
 }
 
-// torch's scaled_dot_product_attention without gradients.
-at::Tensor Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+// torch's scaled_dot_product_attention without gradients, on factors that are rounded to bfloat16. The result is of the
+// query's type. A mask stays as it is: the least number of float32 would become minus infinity.
+at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
                      bool enable_gqa) {
-  if (!mask && dropout == 0 && onednn::CanAttend(q, k, v)) {
-    return onednn::Attend(q, k, v, scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), is_causal);
-  }
-  return at::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, enable_gqa);
+  const at::Tensor q = query.to(at::kBFloat16), k = key.to(at::kBFloat16), v = value.to(at::kBFloat16);
+  const at::Tensor given = mask.value_or(at::Tensor());
+  const at::Tensor result =
+      dropout == 0 && onednn::CanAttend(q, k, v, given)
+          ? onednn::Attend(q, k, v, given, scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), is_causal)
+          : at::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, enable_gqa);
+  return result.to(query.scalar_type());
 }
 
 at::Tensor EmptyBytes(at::IntArrayRef sizes, at::MemoryFormat format) {
@@ -68,22 +82,30 @@ at::Tensor EmptyBytes(at::IntArrayRef sizes, at::MemoryFormat format) {
 
 at::Tensor Quantize(const at::Tensor& x, double scale, int64_t zero_point, int64_t qmin, int64_t qmax,
                     c10::ScalarType dtype, at::MemoryFormat format) {
-  TORCH_CHECK(x.scalar_type() == at::kFloat, "quantize_per_tensor: expected a float32 tensor, got ", x.scalar_type());
+  const bool is_half = x.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(is_half || x.scalar_type() == at::kFloat,
+              "quantize_per_tensor: expected a tensor of float32 or bfloat16, got ", x.scalar_type());
   TORCH_CHECK(dtype == at::kByte && qmin >= 0 && qmax <= 255 && qmin < qmax,
               "quantize_per_tensor: only uint8 with limits in 0..255");
   const ByteRange range{1.0f / static_cast<float>(scale), static_cast<float>(qmin - zero_point),
                         static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point)};
   at::Tensor to = EmptyBytes(x.sizes(), format);
-  if (!x.is_contiguous(format) && format == at::MemoryFormat::ChannelsLast && HasDenseRows(x)) {
+  if (!is_half && !x.is_contiguous(format) && format == at::MemoryFormat::ChannelsLast && HasDenseRows(x)) {
     QuantizeImages(x, range, to);
     return to;
   }
   const at::Tensor from = x.contiguous(format);
-  const float* f = from.const_data_ptr<float>();
-  uint8_t* t = to.mutable_data_ptr<uint8_t>();
-  at::parallel_for(0, from.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    QuantizeLoop(f + begin, t + begin, end - begin, range.inverse, range.lo, range.hi, range.zero_point);
-  });
+  const auto run = [&](const auto* f, auto loop) {
+    uint8_t* t = to.mutable_data_ptr<uint8_t>();
+    at::parallel_for(0, from.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      loop(f + begin, t + begin, end - begin, range.inverse, range.lo, range.hi, range.zero_point);
+    });
+  };
+  if (is_half) {
+    run(static_cast<const uint16_t*>(from.const_data_ptr()), QuantizeHalvesLoop);
+  } else {
+    run(from.const_data_ptr<float>(), QuantizeLoop);
+  }
   return to;
 }
 
@@ -160,6 +182,12 @@ at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, 
 at::Tensor DequantizeMeta(const at::Tensor& q, double, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
 }
+at::Tensor AttentionMeta(const at::Tensor& q, const at::Tensor&, const at::Tensor& v, const std::optional<at::Tensor>&,
+                         double, bool, std::optional<double>, bool) {
+  c10::DimVector sizes(q.sizes().begin(), q.sizes().end());
+  sizes.back() = v.size(-1);
+  return at::empty(sizes, q.options());
+}
 at::Tensor RoundRowsMeta(const at::Tensor& x, int64_t) { return at::empty(x.sizes(), x.options()); }
 at::Tensor DequantizeChannelMeta(const at::Tensor& q, const at::Tensor&, const at::Tensor&, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
@@ -187,9 +215,8 @@ void RegisterOperators() {
     defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
     defs->def(
-        "bfloat16_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, bool "
-        "is_causal, *, "
-        "float? scale, bool enable_gqa) -> Tensor");
+        "bfloat16_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, "
+        "bool is_causal, *, float? scale, bool enable_gqa) -> Tensor");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
@@ -224,6 +251,7 @@ void RegisterOperators() {
     meta->impl("quantize_per_tensor", TORCH_FN(QuantizeMeta));
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
+    meta->impl("bfloat16_attention", TORCH_FN(AttentionMeta));
     meta->impl("round_rows", TORCH_FN(RoundRowsMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();

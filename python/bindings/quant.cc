@@ -54,12 +54,18 @@ quant::QuantConfig QuantConfigOf(const py::dict& options) {
       config.choices = py::cast<std::shared_ptr<quant::Choices>>(value);
     } else if (name == "bias_correction") {
       config.bias_correction = py::cast<bool>(value);
+    } else if (name == "float_dtype") {
+      const std::string dtype = py::cast<std::string>(value);
+      if (dtype != "float32" && dtype != "bfloat16") {
+        Refuse(absl::StrCat("float_dtype must be 'float32' or 'bfloat16', not '", dtype, "'"));
+      }
+      config.float_dtype = dtype == "float32" ? at::kFloat : at::kBFloat16;
     } else if (name == "measure") {
       config.measure = py::cast<bool>(value);
     } else {
       Refuse(absl::StrCat(
           "unknown option '", name,
-          "'; known are observer, activation_bits, float_ops, float_scopes, bias_correction, choices, measure"));
+          "'; known are observer, activation_bits, float_ops, float_scopes, bias_correction, float_dtype, choices, measure"));
     }
   }
   return config;

@@ -61,6 +61,7 @@ def quantize(
     activation_bits: int | None = None,
     float_ops: Collection[str] = (),
     float_scopes: Collection[str] = (),
+    float_dtype: torch.dtype | None = None,
     bias_correction: bool = True,
     strict: bool = False,
     check_finite: bool = False,
@@ -85,6 +86,8 @@ def quantize(
     `observer`: ``"histogram"`` leaves out rare outliers, ``"minmax"`` keeps the whole range.
     `activation_bits`: 8, or 7 for processors whose int8 products saturate; by default as the processor
     needs it. `float_ops` (``"aten.linear"``) and `float_scopes` (``"head"``) stay in float.
+    `float_dtype`: ``torch.bfloat16`` or ``torch.float32``, in which attention multiplies queries, keys and values; by
+    default bfloat16 where the processor has products of it. Other float ops compute in float32.
     `bias_correction`: biases take back by how much rounded weights shift the mean of a layer's result.
     `strict`: a call of which a part runs in float that is int8 otherwise raises, where it would warn.
     `check_finite`: a call in which NaN or infinity reaches an int8 op raises. Bytes hold neither, so that it would become
@@ -113,7 +116,9 @@ def quantize(
             "quantize: the model holds a graph that is quantized already (quantized_decomposed ops); "
             "frametap.freeze runs it in int8"
         )
-    options = _options(observer, activation_bits, float_ops, float_scopes, bias_correction)
+    options = _options(
+        observer, activation_bits, float_ops, float_scopes, float_dtype, bias_correction
+    )
     if scheme == "auto":
         options["choices"] = _C.QuantChoices(_checked_sqnr(min_sqnr))
     elif min_sqnr is not None:
@@ -247,6 +252,7 @@ def _options(
     bits: int | None,
     float_ops: Collection[str],
     float_scopes: Collection[str],
+    float_dtype: torch.dtype | None,
     bias_correction: bool,
 ) -> dict[str, Any]:
     if observer not in _OBSERVERS:
@@ -268,6 +274,12 @@ def _options(
     options: dict[str, Any] = {"observer": observer, "bias_correction": bias_correction}
     if bits is not None:
         options["activation_bits"] = bits
+    if float_dtype is not None:
+        if float_dtype not in (torch.float32, torch.bfloat16):
+            raise QuantizationError(
+                f"quantize: float_dtype must be torch.float32, torch.bfloat16 or None, not {float_dtype!r:.60}"
+            )
+        options["float_dtype"] = str(float_dtype).removeprefix("torch.")
     for name, value in (("float_ops", float_ops), ("float_scopes", float_scopes)):
         is_list = isinstance(value, Collection) and not isinstance(value, str)
         items = list(value) if is_list else []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import test_quantize_attention as attention
 import test_quantize_convolutions as convolutions
 import test_quantize_pointwise as pointwise
 import test_quantize_spellings as spellings
@@ -70,6 +71,11 @@ def programs() -> Iterator[tuple[str, Program]]:
         yield f"sum: {name}", (sums.Sums(f), (torch.randn(5, 7, 24), torch.randn(5, 7, 24)))
     for name, pool in POOLS.items():
         yield f"pool: {name}", (Pooled(pool), (torch.randn(2, 3, 9, 11),))
+    for name, attend in attention.PROGRAMS.items():
+        # Others have weights that stay floats, or floats that are near by bfloat16 only.
+        if name not in ("twice", "read again", "normed"):
+            model = attention.Attends(attend)
+            yield f"attention: {name}", (model, (torch.randn(2, 9, attention.WIDTH),))
     yield "residuals", (ResNet18(), (torch.randn(1, 3, 64, 64),))
     yield "u-net", (UNet(widths=(8, 16)), (torch.randn(1, 3, 32, 32),))
 
@@ -144,7 +150,14 @@ def measured(model: nn.Module, args: tuple[Tensor, ...]) -> _Reference:
     assert not graphs.lowering_note
     read = {value.name for node in graphs.reference.nodes for value in _values_in(node.args)}
     given = iter(args)  # the other inputs are weights, which are constants in both graphs
-    inputs = [next(given) if v.name in read else torch.zeros(1) for v in graphs.reference.inputs]
+
+    def given_for(name: str) -> Any:
+        if name not in read:
+            return torch.zeros(1)
+        _, is_size, axis = name.partition("_size")
+        return args[0].shape[int(axis)] if is_size else next(given)
+
+    inputs = [given_for(value.name) for value in graphs.reference.inputs]
     with torch.no_grad():
         kernels = _Kernels(graphs.lowered)
         kernels.run(*inputs)
