@@ -333,7 +333,7 @@ class Lowering {
     if (node.is_scalar() || !TakesBfloat16(node)) return false;
     bool all = true, any = false;
     ForEachUse(node.args, [&](ValueId read) {
-      if (TypeOf(read).kind != Type::Kind::kTensor) return;  // a number
+      if (TypeOf(read).kind != Type::Kind::kTensor || IsMask(node, read)) return;
       all = all && can_be[read.raw()];
       any = true;
     });
@@ -344,7 +344,7 @@ class Lowering {
   bool ReadsHalf(NodeId n, ValueId v) const {
     const Node& node = from_.node(n);
     const auto found = kernels_.find(kernel_of_[n.raw()]);
-    if (found == kernels_.end()) return RunsInHalf(node);
+    if (found == kernels_.end()) return RunsInHalf(node) && !IsMask(node, v);
     const Kernel& kernel = found->second;
     if (!ReadsHalf(kernel)) return false;
     if (n == kernel.layer) return TensorArg(node, "input") == v;
@@ -488,7 +488,8 @@ class Lowering {
     const Node& node = from_.node(n);
     const ValueId result = node.outputs[0];
     reason_[n.raw()] = is_half ? "in bfloat16, by oneDNN where that takes less time" : quant::kAttendsInBfloat16;
-    std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, is_half); });
+    std::vector<Arg> args = quant::WithValues(
+        node.args, [&](ValueId v) { return Read(v, node, true, is_half && !IsMask(node, v)); });
     out_.Map(result, out_.Emit(quant::FindOperator("frametap::bfloat16_attention"), std::move(args),
                                from_.value(result).name, StoredType(result), result, node));
   }

@@ -17,13 +17,15 @@ using quant::Is;
 
 bool TakesBfloat16(const Node& node) {
   if (Is(node, "aten::scaled_dot_product_attention")) {
-    // The least number of float32 in a mask would become minus infinity.
-    return quant::IsNone(quant::FindArg(node, "attn_mask")) &&
-           quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
+    return quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
   }
   const Family family = quant::FamilyOf(node);
   if (family == Family::kMean) return quant::IsNone(quant::FindArg(node, "dtype"));
   return quant::WorksAroundElements(node) || family == Family::kShape;
+}
+
+bool IsMask(const Node& node, ValueId v) {
+  return Is(node, "aten::scaled_dot_product_attention") && quant::TensorArg(node, "attn_mask") == v;
 }
 
 bool AttendsInBfloat16(const Graph& graph, const Node& node, const Config& config, bool gives_bfloat16) {

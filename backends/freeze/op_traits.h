@@ -7,8 +7,11 @@
 
 namespace frametap::freeze {
 
-// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded.
+// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded. A mask stays as it is.
 bool TakesBfloat16(const Node& node);
+
+// Whether `v` is the mask of attention. The least number of float32 in it would become minus infinity in bfloat16.
+bool IsMask(const Node& node, ValueId v);
 
 // Whether attention multiplies bfloat16. `gives_bfloat16`: it reads and gives it.
 bool AttendsInBfloat16(const Graph& graph, const Node& node, const Config& config, bool gives_bfloat16);

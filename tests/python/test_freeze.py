@@ -774,6 +774,10 @@ def _attend(m: Any, x: Tensor, heads: int = 2, **options: Any) -> Tensor:
     return m.b(out.transpose(1, 2).reshape(x.shape))
 
 
+def _lower(x: Tensor) -> Tensor:
+    return torch.ones(x.shape[1], x.shape[1]).tril()
+
+
 ATTENTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "heads": _attend,
     "causal": functools.partial(_attend, is_causal=True),
@@ -788,6 +792,12 @@ ATTENTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
         )
     ),
     "grouped": functools.partial(_attend, enable_gqa=True),
+    "mask of bools": lambda m, x: _attend(m, x, attn_mask=_lower(x).bool()),
+    "mask of minus infinity": lambda m, x: _attend(m, x, attn_mask=_lower(x).log()),
+    "mask of the least number": lambda m, x: _attend(
+        m, x, attn_mask=(1 - _lower(x)) * torch.finfo(torch.float32).min
+    ),
+    "computed mask": lambda m, x: _attend(m, x, attn_mask=m.a(x)[:, None, :, :1]),
     "three dimensions": lambda m, x: m.b(F.scaled_dot_product_attention(m.a(x), m.b(x), m.a(x))),
 }
 
