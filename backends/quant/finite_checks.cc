@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "backends/quant/halves.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/reported_op.h"
 #include "backends/quant/rewrite.h"
@@ -27,7 +28,11 @@ bool ReadsBytes(const Node& node) {
   if (node.is_scalar()) return false;
   const std::string& name = node.op->operator_name().name;
   return absl::StartsWith(name, "frametap::") && name != "frametap::chunk_piece" && name != "frametap::planes" &&
-         !absl::StartsWith(name, "frametap::packed_");
+         !IsAttention(node) && !absl::StartsWith(name, "frametap::packed_");
+}
+
+bool HoldsFloats(const Type& type) {
+  return IsFloatTensor(type) || (type.kind == Type::Kind::kTensor && type.dtype == at::kBFloat16);
 }
 
 std::string Named(const Graph& graph, ValueId v) {
@@ -45,7 +50,7 @@ Graph WithFiniteChecks(const Graph& lowered) {
   for (const Node& node : lowered.nodes) {
     if (ReadsBytes(node) && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
       const ValueId x = node.args[0].value;
-      if (!done[x.raw()] && IsFloatTensor(lowered.value(x).type)) {
+      if (!done[x.raw()] && HoldsFloats(lowered.value(x).type)) {
         done[x.raw()] = true;
         Node check;
         check.op = FindOperator("frametap::note_if_not_finite");

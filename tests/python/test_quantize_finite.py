@@ -128,3 +128,32 @@ def test_threads_have_their_own_notes() -> None:
     for thread in threads:
         thread.join()
     assert raised == [0, 200]
+
+
+class Masked(nn.Module):
+    """Attention with a mask from outside; `norm` may make floats of its query."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+        self.norm = norm
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.norm(self.q(x)), self.k(x), self.v(x)
+        return self.out(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+
+
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.LayerNorm(8)], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_results_of_attention_are_checked(norm: nn.Module, dtype: torch.dtype) -> None:
+    x, mask = torch.randn(2, 5, 8), torch.zeros(5, 5)
+    quantized = frametap.quantize(
+        Masked(norm).eval(), [(x, mask)], float_dtype=dtype, check_finite=True, progress=False
+    )
+    quantized(x, mask.masked_fill(mask.triu(1) == 1, -math.inf))
+    mask[1, 2] = math.nan
+    with pytest.raises(
+        frametap.QuantizationError,
+        match=r"NaN or infinity reached an int8 op, in the result of .*attention",
+    ):
+        quantized(x, mask)
