@@ -363,11 +363,7 @@ class Lowering {
     if (is_half_[v.raw()] == is_half || !quant::IsFloatTensor(TypeOf(v))) return now;
     ValueId& made = converted_[v.raw()][is_dense ? 1 : 0];
     if (made.valid() && !IsWritten(v)) return made;
-    const at::ScalarType to = is_half ? at::kBFloat16 : at::kFloat;
-    const Arg none = Arg::Const(c10::IValue());
-    made = out_.Emit(quant::FindOperator("aten::_to_copy"),
-                     {Arg::Of(now), Arg::Const(static_cast<int64_t>(to)), none, none, none, Arg::Const(false), none},
-                     from_.value(v).name + (is_half ? "_half" : "_float"), quant::Retyped(TypeOf(v), to), v, like);
+    made = out_.EmitConversion(now, is_half ? at::kBFloat16 : at::kFloat, v, like);
     return made;
   }
 
@@ -488,8 +484,8 @@ class Lowering {
     const Node& node = from_.node(n);
     const ValueId result = node.outputs[0];
     reason_[n.raw()] = is_half ? "in bfloat16, by oneDNN where that takes less time" : quant::kAttendsInBfloat16;
-    std::vector<Arg> args = quant::WithValues(
-        node.args, [&](ValueId v) { return Read(v, node, true, is_half && !IsMask(node, v)); });
+    std::vector<Arg> args =
+        quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, is_half && !IsMask(node, v)); });
     out_.Map(result, out_.Emit(quant::FindOperator("frametap::bfloat16_attention"), std::move(args),
                                from_.value(result).name, StoredType(result), result, node));
   }

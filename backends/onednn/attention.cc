@@ -222,7 +222,8 @@ bool CanAttend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
     if (!is_plain || x.size(0) != q.size(0) || x.size(1) != q.size(1)) return false;
   }
   if (mask.defined()) {
-    const bool is_plain = mask.device().is_cpu() && (mask.scalar_type() == at::kFloat || mask.scalar_type() == at::kBool);
+    const bool is_plain =
+        mask.device().is_cpu() && (mask.scalar_type() == at::kFloat || mask.scalar_type() == at::kBool);
     if (!is_plain || !at::is_expandable_to(mask.sizes(), {q.size(0), q.size(1), q.size(2), k.size(2)})) return false;
   }
   return k.size(3) == q.size(3) && v.size(2) == k.size(2) && BytesOfScores(q, k) <= kMostBytesOfScores &&

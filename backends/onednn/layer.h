@@ -43,7 +43,7 @@ struct Layer {
   bool has_addend = false;                  // a run takes a tensor of the result's sizes and type, which is added
   bool multiplies_bfloat16 = false;         // on floats: products are of bfloat16, and their sums of f32
   bool reads_bfloat16 = false;              // with `multiplies_bfloat16`: the input is of it, and packed weights are
-  bool gives_bfloat16 = false;              // the result is of it, and so is the addend; on floats with `reads_bfloat16`
+  bool gives_bfloat16 = false;  // the result is of it, and so is the addend; on floats with `reads_bfloat16`
   Curve curve = Curve::kNone;
   float low = 0, high = 0;  // of kClamp; `low`: the slope of kLeakyRelu below 0
   // For convolutions, by axis of the image. `output_padding`: of transposed ones; at most `padding`.

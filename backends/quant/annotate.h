@@ -58,7 +58,8 @@ int BitsOfActivations(const QuantConfig& config);
 // A8. Whether the node, of a normalised graph, is such attention.
 bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& config);
 inline constexpr const char* kAttendsInBfloat16 =
-    "in bfloat16: a product of two activations costs more in int8 than it saves; float_dtype=torch.float32 keeps float32";
+    "in bfloat16: a product of two activations costs more in int8 than it saves; float_dtype=torch.float32 keeps "
+    "float32";
 
 // `excluded`: by node, why it must stay float; "" or nothing where it may be int8.
 Annotation Annotate(const NormalizedGraph& normal, const QuantConfig& config,

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "backends/quant/halves.h"
+#include "backends/quant/layer_norm.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/reported_op.h"
 #include "backends/quant/rewrite.h"
@@ -31,6 +32,17 @@ bool ReadsBytes(const Node& node) {
          !IsAttention(node) && !absl::StartsWith(name, "frametap::packed_");
 }
 
+// Returns the floats that a node reads as bytes. A layer norm gives finite bytes of its result if all that it reads is finite.
+std::vector<ValueId> FloatsToCheck(const Node& node) {
+  std::vector<ValueId> read;
+  if (IsNormToBytes(node)) {
+    ForEachUse(node.args, [&](ValueId v) { read.push_back(v); });
+  } else if (ReadsBytes(node) && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
+    read.push_back(node.args[0].value);
+  }
+  return read;
+}
+
 bool HoldsFloats(const Type& type) {
   return IsFloatTensor(type) || (type.kind == Type::Kind::kTensor && type.dtype == at::kBFloat16);
 }
@@ -48,17 +60,15 @@ Graph WithFiniteChecks(const Graph& lowered) {
   std::vector<bool> done(lowered.values.size(), false);
   for (const auto& [v, tensor] : lowered.constants) done[v.raw()] = true;
   for (const Node& node : lowered.nodes) {
-    if (ReadsBytes(node) && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue) {
-      const ValueId x = node.args[0].value;
-      if (!done[x.raw()] && HoldsFloats(lowered.value(x).type)) {
-        done[x.raw()] = true;
-        Node check;
-        check.op = FindOperator("frametap::note_if_not_finite");
-        check.args = {Arg::Of(out.at(x)), Arg::Const(Named(lowered, x))};
-        check.state = node.state;
-        check.where = node.where;
-        out.graph.AddNode(std::move(check));
-      }
+    for (const ValueId x : FloatsToCheck(node)) {
+      if (done[x.raw()] || !HoldsFloats(lowered.value(x).type)) continue;
+      done[x.raw()] = true;
+      Node check;
+      check.op = FindOperator("frametap::note_if_not_finite");
+      check.args = {Arg::Of(out.at(x)), Arg::Const(Named(lowered, x))};
+      check.state = node.state;
+      check.where = node.where;
+      out.graph.AddNode(std::move(check));
     }
     out.Copy(node);
   }

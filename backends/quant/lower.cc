@@ -4,6 +4,7 @@
 //   L3  Floats are contiguous wherever the reference has them so: a view of them stays legal. Views of bytes become
 //       reshapes, since images are channels_last there.
 //   L4  Floats that attention rounds to bfloat16 are made in it (halves.h). Such a value has a name of its own.
+//   L5  A layer norm whose result one op quantizes gives bytes, and floats if they are read as well. Nothing writes to them.
 // Not here: the patterns (patterns.h), copies of residuals that are written over (accumulators.h).
 #include <c10/core/MemoryFormat.h>
 
@@ -39,7 +40,14 @@ class Lowering {
         frozen_(frozen),
         patterns_(from),
         is_half_(FindHalves(from, patterns_)),
-        step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {}
+        step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {
+    const Aliases aliases(from);
+    std::vector<bool> is_root_written(from.values.size(), false);
+    for (const Node& node : from.nodes) {
+      for (const ValueId v : WrittenBy(node)) is_root_written[aliases.root(v)] = true;
+    }
+    for (size_t v = 0; v < from.values.size(); ++v) is_written_.push_back(is_root_written[aliases.root(ValueId(v))]);
+  }
 
   Step Run() {
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
@@ -56,7 +64,14 @@ class Lowering {
         continue;
       }
       if (patterns_.IsTaken(n) || IsDequantize(node)) continue;
-      if (Is(node, "frametap::quantize_per_tensor")) {
+      if (Is(node, "frametap::quantize_per_tensor") && out_.has(node.outputs[0])) {
+        const NodeId norm = from_.value(node.args[0].value).def;
+        step_.fates[i].folded = absl::StrCat("in the kernel of ", NameWithPlace(from_.node(norm)));
+        continue;
+      }
+      if (const NodeId quantize = QuantizeAfterNorm(n); quantize.valid()) {
+        EmitNorm(node, from_.node(quantize));
+      } else if (Is(node, "frametap::quantize_per_tensor")) {
         EmitQuantize(node);
         step_.fates[i].is_int8 = true;
       } else if (IsState(node)) {  // it is read before the next write
@@ -68,8 +83,7 @@ class Lowering {
         EmitRecurrence(node);
       } else {
         Materialise(node.args, node);
-        out_.Copy(node);
-        FollowHalves(node);
+        if (!EmitHalf(node)) out_.Copy(node);
       }
       step_.fates[i].now = LastNode();
     }
@@ -142,23 +156,17 @@ class Lowering {
   }
   std::string NameOf(ValueId v) const { return from_.value(v).name + (IsHalf(v) ? "_half" : ""); }
 
-  // L4. `node` was copied.
-  void FollowHalves(const Node& node) {
-    if (node.outputs.size() != 1) return;
+  // L4. Emits a node that makes a half. Returns false for others.
+  bool EmitHalf(const Node& node) {
+    if (node.outputs.size() != 1) return false;
     const ValueId result = node.outputs[0];
-    const bool gives_half = IsHalf(result) || (IsAttention(node) && IsHalf(*TensorArg(node, "query")));
-    if (!gives_half) return;
-    Value& now = out_.graph.values[out_.at(result).raw()];
-    now.name = from_.value(result).name + "_half";
-    now.type = Retyped(now.type, at::kBFloat16);
-    if (IsHalf(result)) return;
-    const Arg none = Arg::Const(c10::IValue());
-    const ValueId floats =
-        out_.Emit(FindOperator("aten::_to_copy"),
-                  {Arg::Of(out_.at(result)), Arg::Const(static_cast<int64_t>(at::kFloat)), none, none, none,
-                   Arg::Const(false), none},
-                  from_.value(result).name + "_float", from_.value(result).type, result, node);
-    out_.Map(result, floats);
+    const bool makes_half = IsHalf(result) || (IsAttention(node) && IsHalf(*TensorArg(node, "query")));
+    if (!makes_half) return false;
+    const Value& value = from_.value(result);
+    const ValueId now = out_.Emit(*node.op, out_.Args(node.args), value.name + "_half",
+                                  Retyped(value.type, at::kBFloat16), result, node);
+    out_.Map(result, IsHalf(result) ? now : out_.EmitConversion(now, at::kFloat, result, node));
+    return true;
   }
 
   // The bytes of a dequantized value, in the new graph.
@@ -175,6 +183,48 @@ class Lowering {
   }
   void Materialise(const std::vector<Arg>& args, const Node& reader) {
     ForEachUse(args, [&](ValueId v) { Materialise(v, reader); });
+  }
+
+  // L5. The op that quantizes the result of `n`, or an invalid id.
+  NodeId QuantizeAfterNorm(NodeId n) const {
+    const Node& node = from_.node(n);
+    const bool is_norm = Is(node, "aten::layer_norm") && !IsUnderAutocast(from_, node) &&
+                         ConstInts(FindArg(node, "normalized_shape")) && ConstNumber(FindArg(node, "eps"));
+    if (!is_norm || is_written_[node.outputs[0].raw()] || !IsFloatTensor(from_.value(node.outputs[0]).type)) {
+      return NodeId();
+    }
+    for (const NodeId reader : patterns_.uses().nodes[node.outputs[0].raw()]) {
+      const Node& quantize = from_.node(reader);
+      const bool takes = Is(quantize, "frametap::quantize_per_tensor") && !patterns_.IsTaken(reader);
+      if (takes && !FeedsImages(quantize.outputs[0])) return reader;
+    }
+    return NodeId();
+  }
+
+  void EmitNorm(const Node& norm, const Node& quantize) {
+    const Params p = ParamsOf(quantize);
+    const ValueId floats = norm.outputs[0], bytes = quantize.outputs[0];
+    Materialise(norm.args, norm);
+    std::vector<Arg> args = out_.Args({norm.args.begin(), norm.args.begin() + 5});
+    for (const Arg& arg : {Arg::Const(p.scale), Arg::Const(p.zero_point), Arg::Const(p.qmin), Arg::Const(p.qmax)}) {
+      args.push_back(arg);
+    }
+    const Value& value = from_.value(bytes);
+    if (patterns_.uses().count(floats) == 1) {
+      out_.Map(bytes, out_.Emit(FindOperator("frametap::layer_norm_to_bytes"), std::move(args), value.name, value.type,
+                                bytes, norm));
+      return;
+    }
+    Node both;
+    both.op = FindOperator("frametap::layer_norm_with_bytes");
+    both.args = std::move(args);
+    both.state = norm.state;
+    both.where = norm.where;
+    for (const ValueId v : {floats, bytes}) {
+      both.outputs.push_back(out_.NewValue(from_.value(v).name, from_.value(v).type, v));
+      out_.Map(v, both.outputs.back());
+    }
+    out_.graph.AddNode(std::move(both));
   }
 
   void EmitQuantize(const Node& node) {
@@ -448,6 +498,7 @@ class Lowering {
   FrozenWeights* const frozen_;
   const Patterns patterns_;
   const std::vector<bool> is_half_;  // by value of `from`
+  std::vector<bool> is_written_;     // by value of `from`: some node writes to its memory
   Step step_;
   Rewrite& out_ = step_.rewrite;
 };

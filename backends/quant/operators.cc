@@ -17,6 +17,7 @@
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/finite_checks.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/layer_norm.h"
 #include "backends/quant/layouts.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
@@ -256,6 +257,7 @@ void RegisterOperators() {
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
     RegisterKernelOperators();
     RegisterRecurrentOperators();
+    RegisterLayerNorm();
     RegisterDecomposedOperators();
     RegisterFiniteChecks();
     // They run without gradients only (quantize/Q5), and have none. torch's own kernel for ops that have none takes
@@ -281,6 +283,8 @@ void RegisterOperators() {
                              "quantize_per_tensor",
                              "quantize_per_tensor_channels_last",
                              "laid_out",
+                             "layer_norm_to_bytes",
+                             "layer_norm_with_bytes",
                              "lstm",
                              "lstm_cell",
                              "rnn",

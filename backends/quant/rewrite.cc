@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "backends/quant/op_table.h"
+#include "backends/quant/operators.h"
 #include "ir/passes/writes.h"
 
 namespace frametap::quant {
@@ -86,6 +87,14 @@ ValueId Rewrite::Emit(const c10::OperatorHandle& op, std::vector<Arg> args, cons
   node.outputs = {out};
   graph.AddNode(std::move(node));
   return out;
+}
+
+ValueId Rewrite::EmitConversion(ValueId now, c10::ScalarType to, ValueId old, const Node& like) {
+  const Value& value = from_.value(old);
+  const Arg none = Arg::Const(c10::IValue());
+  return Emit(FindOperator("aten::_to_copy"),
+              {Arg::Of(now), Arg::Const(static_cast<int64_t>(to)), none, none, none, Arg::Const(false), none},
+              value.name + (to == at::kBFloat16 ? "_half" : "_float"), Retyped(value.type, to), old, like);
 }
 
 void Rewrite::CopyOutputs() {

@@ -54,6 +54,8 @@ class Rewrite {
   // Adds a one-output node. `state` and `where` are taken from `like`.
   ValueId Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
                ValueId old_origin, const Node& like);
+  // Adds a copy of `now`, which stands for `old`, in bfloat16 or float32.
+  ValueId EmitConversion(ValueId now, c10::ScalarType to, ValueId old, const Node& like);
   void CopyOutputs();  // maps the outputs of `from`
 
  private:

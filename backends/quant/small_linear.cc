@@ -50,8 +50,9 @@ void ToBytes(const int32_t* __restrict sums, const float* __restrict scales, con
 
 bool SmallLinear::Takes(const onednn::Layer& layer) {
   const bool compares = layer.curve == Curve::kNone || layer.curve == Curve::kRelu || layer.curve == Curve::kClamp;
-  return !layer.is_float() && !layer.is_convolution() && !layer.has_addend && !layer.gives_bfloat16 && compares && layer.x.scale == 1 &&
-         layer.x.zero_point == 0 && (!layer.out || layer.out->scale == 1) && layer.outputs() <= kMostOutputs &&
+  return !layer.is_float() && !layer.is_convolution() && !layer.has_addend && !layer.gives_bfloat16 && compares &&
+         layer.x.scale == 1 && layer.x.zero_point == 0 && (!layer.out || layer.out->scale == 1) &&
+         layer.outputs() <= kMostOutputs &&
          layer.inputs() * WholeVectors(layer.outputs()) + kProductsToBeginRow <= kMostProducts;
 }
 

@@ -63,9 +63,9 @@ quant::QuantConfig QuantConfigOf(const py::dict& options) {
     } else if (name == "measure") {
       config.measure = py::cast<bool>(value);
     } else {
-      Refuse(absl::StrCat(
-          "unknown option '", name,
-          "'; known are observer, activation_bits, float_ops, float_scopes, bias_correction, float_dtype, choices, measure"));
+      Refuse(absl::StrCat("unknown option '", name,
+                          "'; known are observer, activation_bits, float_ops, float_scopes, bias_correction, "
+                          "float_dtype, choices, measure"));
     }
   }
   return config;

@@ -257,7 +257,9 @@ def _model_of(name: str) -> tuple[nn.Module, Tensor]:
     f, layer, sizes, _ = PROGRAMS[name]
     torch.manual_seed(3)
     model = Program(f, layer)
-    for module in model.modules():  # it was made when this file was read, which may be after any other file
+    for (
+        module
+    ) in model.modules():  # it was made when this file was read, which may be after any other file
         getattr(module, "reset_parameters", lambda: None)()
     return _random_norms(model), torch.randn(sizes)
 

@@ -184,7 +184,9 @@ def test_values_that_attention_alone_reads_are_stored_in_bfloat16(name: str) -> 
     assert sum(": bf16" in value for value in made) - copies == HALVES[name]
 
 
-@pytest.mark.parametrize("option", [{"float_dtype": torch.float32}, {"float_ops": ["aten.scaled_dot_product_attention"]}])
+@pytest.mark.parametrize(
+    "option", [{"float_dtype": torch.float32}, {"float_ops": ["aten.scaled_dot_product_attention"]}]
+)
 @pytest.mark.parametrize("scheme", ["static", "dynamic"])
 def test_float32_by_request(scheme: str, option: dict[str, Any]) -> None:
     model, int8, x = quantized("separate", scheme=scheme, **option)
@@ -208,7 +210,10 @@ def test_bfloat16_by_request_on_any_processor() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, "bfloat16", 16, torch.int8])
 def test_another_float_dtype_is_refused(dtype: Any) -> None:
-    with pytest.raises(frametap.QuantizationError, match=r"float_dtype must be torch.float32, torch.bfloat16 or None, not"):
+    with pytest.raises(
+        frametap.QuantizationError,
+        match=r"float_dtype must be torch.float32, torch.bfloat16 or None, not",
+    ):
         quantized("separate", float_dtype=dtype)
 
 
