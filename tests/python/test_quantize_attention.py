@@ -159,7 +159,7 @@ def test_results_are_as_near_as_in_float32_for_any_batch_and_length(name: str, s
 @needs_bfloat16
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_attention_is_of_bfloat16_where_the_processor_is(name: str) -> None:
-    model, int8, x = quantized(name)
+    _, int8, _ = quantized(name)
     graphs = graphs_of(int8)
     assert not graphs.lowering_note
     assert "aten.scaled_dot_product_attention" not in str(graphs.lowered)

@@ -112,7 +112,7 @@ def assert_near(model: nn.Module, int8: Any, x: Tensor) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_results_are_near_for_any_batch(name: str) -> None:
-    model, int8, x = quantized(name)
+    model, int8, _ = quantized(name)
     for batch in (4, 1, 7, 300, 4):
         assert_near(model, int8, torch.randn(batch, 3, WIDTH))
     text = str(graphs_of(int8).lowered)
@@ -161,7 +161,7 @@ def test_op_is_within_a_step_of_two_ops(sizes: tuple[int, ...], rank: int, layou
 
 @pytest.mark.parametrize("part", ["input", "weight", "bias"])
 def test_what_a_norm_reads_is_checked(part: str) -> None:
-    model, int8, x = quantized("before", check_finite=True)
+    _, int8, x = quantized("before", check_finite=True)
     int8(x)
     with torch.no_grad():
         of = x if part == "input" else getattr(int8._model.norm, part)

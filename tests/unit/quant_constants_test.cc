@@ -76,6 +76,13 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::qcurve") return {image, Bytes({256})};
   onednn::Layer floats;
   floats.weight = at::randn({8, 8});
+  if (op == "frametap::bfloat16_attention") {  // of one key, whose value is the result
+    const auto one_key = [] { return at::randn({1, 1, 1, 8}).to(at::kBFloat16); };
+    return {one_key(), one_key(), one_key(), c10::IValue(), 0.0, false, c10::IValue(), false};
+  }
+  if (op == "frametap::layer_norm_to_bytes" || op == "frametap::layer_norm_with_bytes") {
+    return {at::randn({4, 8}), std::vector<int64_t>{8}, at::randn({8}), at::randn({8}), 1e-5, 0.1, 3, 0, 255};
+  }
   if (op == "frametap::round_rows") return {at::randn({4, 8}), 8};
   if (op == "frametap::dynamic_linear") return {at::randn({4, 8}), FrozenDynamicKernel(nullptr, floats, {7}, {4, 8})};
   floats.has_addend = true;
