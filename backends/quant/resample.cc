@@ -34,12 +34,24 @@ std::vector<Between> AxisOf(int64_t inputs, int64_t outputs, bool align_corners,
 }
 
 FRAMETAP_WIDE_LOOP
-void MixLoop(const uint8_t* __restrict a, const uint8_t* __restrict b, const uint8_t* __restrict c,
-             const uint8_t* __restrict d, uint8_t* __restrict to, int64_t n, float right, float below) {
+void MixRows(const uint8_t* __restrict upper, const uint8_t* __restrict lower, float* __restrict to, int64_t n,
+             float below) {
   for (int64_t i = 0; i < n; ++i) {
-    const float top = static_cast<float>(a[i]) * (1 - right) + static_cast<float>(b[i]) * right;
-    const float bottom = static_cast<float>(c[i]) * (1 - right) + static_cast<float>(d[i]) * right;
-    to[i] = ToByte(top * (1 - below) + bottom * below, 1.0f, 0.0f, 255.0f, 0);
+    to[i] = static_cast<float>(upper[i]) * (1 - below) + static_cast<float>(lower[i]) * below;
+  }
+}
+
+// Mixes whole pixels of `row`. The result lies between bytes, and is only rounded.
+FRAMETAP_WIDE_LOOP
+void MixColumns(const float* row, const Between* columns, int64_t pixels, int64_t channels, uint8_t* to) {
+  for (int64_t p = 0; p < pixels; ++p) {
+    const float* __restrict left = row + columns[p].first * channels;
+    const float* __restrict right = row + columns[p].second * channels;
+    uint8_t* __restrict mixed = to + p * channels;
+    const float b = columns[p].weight, a = 1 - b;
+    for (int64_t i = 0; i < channels; ++i) {
+      mixed[i] = static_cast<uint8_t>(static_cast<int32_t>((left[i] * a + right[i] * b + kRounder) - kRounder));
+    }
   }
 }
 
@@ -61,15 +73,12 @@ at::Tensor UpsampleBilinearBytes(const at::Tensor& q, at::OptionalIntArrayRef ou
   const uint8_t* const from = x.const_data_ptr<uint8_t>();
   uint8_t* const to = y.mutable_data_ptr<uint8_t>();
   at::parallel_for(0, q.size(0) * oh, std::max<int64_t>(1, kGrain / (ow * c)), [&](int64_t begin, int64_t end) {
+    std::vector<float> mixed(static_cast<size_t>(w * c));
     for (int64_t line = begin; line < end; ++line) {
       const Between& row = rows[static_cast<size_t>(line % oh)];
       const uint8_t* const image = from + line / oh * h * w * c;
-      const uint8_t *const upper = image + row.first * w * c, *const lower = image + row.second * w * c;
-      for (int64_t ox = 0; ox < ow; ++ox) {
-        const Between& column = columns[static_cast<size_t>(ox)];
-        MixLoop(upper + column.first * c, upper + column.second * c, lower + column.first * c,
-                lower + column.second * c, to + (line * ow + ox) * c, c, column.weight, row.weight);
-      }
+      MixRows(image + row.first * w * c, image + row.second * w * c, mixed.data(), w * c, row.weight);
+      MixColumns(mixed.data(), columns.data(), ow, c, to + line * ow * c);
     }
   });
   return y;
