@@ -1,4 +1,4 @@
-// Op traits: how an op of torch that stays one treats types and layouts of its arguments.
+// Op traits: how an op of torch that stays one treats types of its arguments, and their order in memory.
 // Not here: layouts (../quant/layouts.h); layers, which become kernels (freeze.cc).
 #pragma once
 

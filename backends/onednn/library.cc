@@ -82,21 +82,18 @@ bool HasExactProducts() {
 #endif
 }
 
-bool HasBfloat16Products() {
+// Whether the processor has the instruction set, and oneDNN is not held below it.
+static bool Has([[maybe_unused]] dnnl_cpu_isa_t isa) {
 #if defined(__x86_64__)
-  return Opened().ok() && Api().get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_bf16;
+  return Opened().ok() && Api().get_effective_cpu_isa() >= isa;
 #else
   return false;
 #endif
 }
 
-bool HasTiles() {
-#if defined(__x86_64__)
-  return Opened().ok() && Api().get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core_amx;
-#else
-  return false;
-#endif
-}
+bool HasBfloat16Products() { return Has(dnnl_cpu_isa_avx512_core_bf16); }
+
+bool HasTiles() { return Has(dnnl_cpu_isa_avx512_core_amx); }
 
 void Check(dnnl_status_t status, const char* action) {
   TORCH_CHECK(status == dnnl_success, "oneDNN could not ", action,

@@ -112,7 +112,7 @@ void Converter::Run() {
     } else if (a_.role[i] == Role::kDynamic) {
       EmitRecurrence(NodeId(i));
     } else if (a_.role[i] == Role::kBfloat16) {
-      Node now = node;  // the arguments fit, which are the same
+      Node now = node;  // both ops take the same arguments
       now.op = FindOperator("frametap::bfloat16_attention");
       out_.CopyWith(now, Reads(NodeId(i), node.args));
     } else {

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,28 +71,28 @@ struct Row {
   return {mean, 1.0f / std::sqrt((SumOf(squares) + rest) / static_cast<float>(n) + row.eps)};
 }
 
-FRAMETAP_WIDE_LOOP
-void ToBytes(const Row& row, const ByteRange& range, uint8_t* __restrict to) {
+// Calls write(i, element i of the result).
+template <class F>
+[[gnu::always_inline]] inline void Normalise(const Row& row, const F& write) {
   const auto [mean, inverse] = MomentsOf(row);
-  const ByteRange r = range;
-  const float* __restrict x = row.x, * __restrict weight = row.weight, * __restrict bias = row.bias;
+  const float* __restrict x = row.x;
+  const float* __restrict weight = row.weight;
+  const float* __restrict bias = row.bias;
   const int64_t n = row.size;
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = ToByte((x[i] - mean) * inverse * weight[i] + bias[i], r.inverse, r.lo, r.hi, r.zero_point);
-  }
+  for (int64_t i = 0; i < n; ++i) write(i, (x[i] - mean) * inverse * weight[i] + bias[i]);
 }
 
 FRAMETAP_WIDE_LOOP
-void ToFloatsAndBytes(const Row& row, const ByteRange& range, float* __restrict floats, uint8_t* __restrict to) {
-  const auto [mean, inverse] = MomentsOf(row);
-  const ByteRange r = range;
-  const float* __restrict x = row.x, * __restrict weight = row.weight, * __restrict bias = row.bias;
-  const int64_t n = row.size;
-  for (int64_t i = 0; i < n; ++i) {
-    const float y = (x[i] - mean) * inverse * weight[i] + bias[i];
+void ToBytes(const Row& row, ByteRange r, uint8_t* __restrict to) {
+  Normalise(row, [&](int64_t i, float y) { to[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point); });
+}
+
+FRAMETAP_WIDE_LOOP
+void ToFloatsAndBytes(const Row& row, ByteRange r, float* __restrict floats, uint8_t* __restrict to) {
+  Normalise(row, [&](int64_t i, float y) {
     floats[i] = y;
     to[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point);
-  }
+  });
 }
 
 bool IsDense(const at::Tensor& x) { return x.scalar_type() == at::kFloat && x.device().is_cpu() && x.is_contiguous(); }
@@ -99,7 +101,7 @@ bool FitsRow(const std::optional<at::Tensor>& x, int64_t size) { return !x || (I
 
 using Optional = std::optional<at::Tensor>;
 
-// `floats`: undefined, or where the result goes as well.
+// `floats`: null, or where the result goes as well.
 at::Tensor Run(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias, double eps,
                const ByteRange& range, at::Tensor* floats) {
   const int64_t size = c10::multiply_integers(shape);
@@ -130,11 +132,6 @@ bool Takes(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, c
   if (!IsDense(x) || rank == 0 || static_cast<size_t>(x.dim()) < rank || x.numel() == 0) return false;
   const int64_t size = c10::multiply_integers(shape);
   return x.sizes().slice(x.sizes().size() - rank) == shape && FitsRow(weight, size) && FitsRow(bias, size);
-}
-
-ByteRange RangeOf(double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
-  return {1.0f / static_cast<float>(scale), static_cast<float>(qmin - zero_point),
-          static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point)};
 }
 
 at::Tensor Quantized(const at::Tensor& x, double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {

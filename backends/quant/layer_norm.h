@@ -6,11 +6,6 @@
 // Not here: which norms are taken (lower.cc).
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <optional>
-#include <tuple>
-
 #include "ir/graph/graph.h"
 
 namespace frametap::quant {

@@ -40,14 +40,8 @@ class Lowering {
         frozen_(frozen),
         patterns_(from),
         is_half_(FindHalves(from, patterns_)),
-        step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {
-    const Aliases aliases(from);
-    std::vector<bool> is_root_written(from.values.size(), false);
-    for (const Node& node : from.nodes) {
-      for (const ValueId v : WrittenBy(node)) is_root_written[aliases.root(v)] = true;
-    }
-    for (size_t v = 0; v < from.values.size(); ++v) is_written_.push_back(is_root_written[aliases.root(ValueId(v))]);
-  }
+        is_written_(WrittenMemory(from)),
+        step_{Rewrite(from, origin), std::vector<NodeDisposition>(from.nodes.size())} {}
 
   Step Run() {
     for (size_t i = 0; i < from_.nodes.size(); ++i) {
@@ -497,8 +491,8 @@ class Lowering {
   const Graph& from_;
   FrozenWeights* const frozen_;
   const Patterns patterns_;
-  const std::vector<bool> is_half_;  // by value of `from`
-  std::vector<bool> is_written_;     // by value of `from`: some node writes to its memory
+  const std::vector<bool> is_half_;     // by value of `from`
+  const std::vector<bool> is_written_;  // by value of `from`
   Step step_;
   Rewrite& out_ = step_.rewrite;
 };

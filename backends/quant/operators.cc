@@ -88,8 +88,7 @@ at::Tensor Quantize(const at::Tensor& x, double scale, int64_t zero_point, int64
               "quantize_per_tensor: expected a tensor of float32 or bfloat16, got ", x.scalar_type());
   TORCH_CHECK(dtype == at::kByte && qmin >= 0 && qmax <= 255 && qmin < qmax,
               "quantize_per_tensor: only uint8 with limits in 0..255");
-  const ByteRange range{1.0f / static_cast<float>(scale), static_cast<float>(qmin - zero_point),
-                        static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point)};
+  const ByteRange range = RangeOf(scale, zero_point, qmin, qmax);
   at::Tensor to = EmptyBytes(x.sizes(), format);
   if (!is_half && !x.is_contiguous(format) && format == at::MemoryFormat::ChannelsLast && HasDenseRows(x)) {
     QuantizeImages(x, range, to);

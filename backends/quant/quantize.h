@@ -40,7 +40,7 @@ struct QuantConfig {
   absl::flat_hash_set<std::string> float_ops;     // op names to leave in float: "aten.linear"
   absl::flat_hash_set<std::string> float_scopes;  // module paths to leave in float, with their submodules: "head"
   bool bias_correction = true;                    // bias_correction.h
-  // Of attention, whose factors no weight is among: float32 or bfloat16. None leaves the choice to this CPU.
+  // The dtype in which attention multiplies: float32 or bfloat16. None leaves the choice to this CPU.
   std::optional<c10::ScalarType> float_dtype;
   std::shared_ptr<Choices> choices;  // a form for each layer (choose.h); null: static int8 wherever it can be
   bool measure = true;               // fill in the SQNR from the runs that the observation kept

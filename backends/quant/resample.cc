@@ -50,7 +50,7 @@ void MixColumns(const float* row, const Between* columns, int64_t pixels, int64_
     uint8_t* __restrict mixed = to + p * channels;
     const float b = columns[p].weight, a = 1 - b;
     for (int64_t i = 0; i < channels; ++i) {
-      mixed[i] = static_cast<uint8_t>(static_cast<int32_t>((left[i] * a + right[i] * b + kRounder) - kRounder));
+      mixed[i] = static_cast<uint8_t>(Rounded(left[i] * a + right[i] * b));
     }
   }
 }

@@ -117,6 +117,16 @@ std::vector<ValueId> WrittenBy(const Node& node) {
   return written;
 }
 
+std::vector<bool> WrittenMemory(const Graph& graph) {
+  const Aliases aliases(graph);
+  std::vector<bool> is_root_written(graph.values.size(), false), is_written;
+  for (const Node& node : graph.nodes) {
+    for (const ValueId v : WrittenBy(node)) is_root_written[aliases.root(v)] = true;
+  }
+  for (size_t v = 0; v < graph.values.size(); ++v) is_written.push_back(is_root_written[aliases.root(ValueId(v))]);
+  return is_written;
+}
+
 namespace {
 
 // Returns whether the op gives its elements another type, so that its result is new memory.

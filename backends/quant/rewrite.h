@@ -82,6 +82,9 @@ bool IsUnderAutocast(const Graph& graph, const Node& node);
 // The arguments a node writes to.
 std::vector<ValueId> WrittenBy(const Node& node);
 
+// By value: whether some node writes to memory that it may share.
+std::vector<bool> WrittenMemory(const Graph& graph);
+
 Type Retyped(Type type, c10::ScalarType dtype);
 bool IsFloatTensor(const Type& type);  // f32 on the CPU
 

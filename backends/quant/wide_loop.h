@@ -27,17 +27,25 @@ struct ByteRange {
   int32_t zero_point;
 };
 
+inline ByteRange RangeOf(double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
+  return {1.0f / static_cast<float>(scale), static_cast<float>(qmin - zero_point),
+          static_cast<float>(qmax - zero_point), static_cast<int32_t>(zero_point)};
+}
+
 // Adding and subtracting 1.5 * 2^23 rounds a float of magnitude below 2^22 half to even, and vectorises where
 // nearbyint does not.
 constexpr float kRounder = 12582912.0f;
+
+[[gnu::always_inline]] inline int32_t Rounded(float value) {
+  return static_cast<int32_t>((value + kRounder) - kRounder);
+}
 
 // operators/O3.
 [[gnu::always_inline]] inline uint8_t ToByte(float value, float inverse, float lo, float hi, int32_t zero_point) {
   float v = value * inverse;
   v = v > lo ? v : lo;  // NaN compares false
   v = v < hi ? v : hi;
-  v = (v + kRounder) - kRounder;
-  return static_cast<uint8_t>(static_cast<int32_t>(v) + zero_point);
+  return static_cast<uint8_t>(Rounded(v) + zero_point);
 }
 
 }  // namespace frametap::quant

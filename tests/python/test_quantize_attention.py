@@ -138,6 +138,13 @@ def graphs_of(int8: Any) -> Any:
     return _C.quant_of(frametap.segments(int8)[0].executable)["quantized"]
 
 
+def running(int8: Any, scheme: str) -> str:
+    """Returns the graph that its first segment runs, as text."""
+    if scheme == "static":
+        return str(graphs_of(int8).lowered)
+    return str(_C.freeze_of(frametap.segments(int8)[0].executable)["graph"])
+
+
 def sqnr(want: Tensor, got: Tensor) -> float:
     noise = (want - got).square().mean()
     return (10 * torch.log10(want.square().mean() / noise)).item()
@@ -191,12 +198,19 @@ def test_values_that_attention_alone_reads_are_stored_in_bfloat16(name: str) -> 
 def test_float32_by_request(scheme: str, option: dict[str, Any]) -> None:
     model, int8, x = quantized("separate", scheme=scheme, **option)
     int8(x)
-    assert "bfloat16" not in str(frametap.segments(int8)[0])
+    assert "bfloat16" not in running(int8, scheme)
     assert sqnr(model(x), int8(x)) > least(28)
 
 
-def test_float32_equals_torch_exactly_up_to_the_layers() -> None:
-    """The mask hides all keys but one, so attention gives values as they are: float32 keeps all their bits."""
+@needs_bfloat16
+@pytest.mark.parametrize("scheme", ["static", "dynamic"])
+def test_bfloat16_by_default(scheme: str) -> None:
+    _, int8, x = quantized("separate", scheme=scheme)
+    int8(x)
+    assert "frametap.bfloat16_attention" in running(int8, scheme)
+
+
+def test_results_depend_on_the_dtype() -> None:
     _, exact, x = quantized("mask by key", float_dtype=torch.float32)
     _, rounded, _ = quantized("mask by key", float_dtype=torch.bfloat16)
     assert not torch.equal(exact(x), rounded(x))
@@ -218,7 +232,7 @@ def test_another_float_dtype_is_refused(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["static", "dynamic"])
-def test_autocast_and_dropout_are_left_alone(scheme: str) -> None:
+def test_autocast_is_left_alone(scheme: str) -> None:
     def attend(m: Attends, x: Tensor) -> Tensor:
         q, k, v = heads_of(m.q(x)), heads_of(m.k(x)), heads_of(m.v(x))
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -229,7 +243,7 @@ def test_autocast_and_dropout_are_left_alone(scheme: str) -> None:
     model, x = Attends(attend).eval(), torch.randn(2, 9, WIDTH)
     int8 = frametap.quantize(model, [x], scheme=scheme, progress=False)
     assert sqnr(model(x), int8(x)) > least(28)
-    assert "frametap.bfloat16_attention" not in str(frametap.segments(int8)[0])
+    assert "frametap.bfloat16_attention" not in running(int8, scheme)
 
 
 @pytest.mark.parametrize("scheme", ["static", "dynamic", "auto"])

@@ -72,11 +72,8 @@ def programs() -> Iterator[tuple[str, Program]]:
         yield f"sum: {name}", (sums.Sums(f), (torch.randn(5, 7, 24), torch.randn(5, 7, 24)))
     for name, pool in POOLS.items():
         yield f"pool: {name}", (Pooled(pool), (torch.randn(2, 3, 9, 11),))
-    for name in ("without weight",):  # the weights of others stay floats
-        yield (
-            f"norm: {name}",
-            (norms.Normed(norms.PROGRAMS[name][0]), (torch.randn(4, 3, norms.WIDTH),)),
-        )
+    norm, _ = norms.PROGRAMS["without weight"]  # the weights of others stay floats
+    yield "norm", (norms.Normed(norm), (torch.randn(4, 3, norms.WIDTH),))
     for name, attend in attention.PROGRAMS.items():
         # Others have weights that stay floats, or floats that are near by bfloat16 only.
         if name not in ("twice", "read again", "normed"):
