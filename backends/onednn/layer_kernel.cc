@@ -9,6 +9,7 @@
 
 #include "backends/onednn/primitive.h"
 #include "backends/onednn/scratchpad.h"
+#include "backends/onednn/tiles.h"
 
 namespace frametap::onednn {
 namespace {
@@ -103,11 +104,14 @@ struct LayerKernel::Sized {
 };
 
 LayerKernel::LayerKernel(Layer layer)
-    : layer_(Ready(std::move(layer))), operands_(std::make_unique<Operands>(layer_)) {}
+    : layer_(Ready(std::move(layer))),
+      operands_(std::make_unique<Operands>(layer_)),
+      pixels_(GivesTiles(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr) {}
 
 LayerKernel::~LayerKernel() = default;
 
 KernelCounts LayerKernel::counts() const {
+  if (pixels_) return pixels_->counts();
   const std::lock_guard<std::mutex> lock(mutex_);
   return {static_cast<int64_t>(sized_.size()), made_, dropped_};
 }
@@ -209,7 +213,42 @@ std::unique_ptr<LayerKernel::Binding> LayerKernel::Bind(const Sized& sized) cons
   return binding;
 }
 
+namespace {
+
+// Of the results of pixels that lie in memory at once, so that they stay in the cache until they are placed.
+constexpr int64_t kMostBytesOfPixels = int64_t{1} << 20;
+
+int64_t PixelsOf(const Layer& layer, const Extent& x) {
+  return c10::multiply_integers(x.sizes.begin() + 2, x.sizes.begin() + 2 + static_cast<int64_t>(layer.axes()));
+}
+
+int64_t ImagesAtOnce(const Layer& layer, const LayerKernel& pixels, const Extent& x) {
+  const auto bytes = static_cast<int64_t>(c10::elementSize(layer.result_type()));
+  const int64_t image = PixelsOf(layer, x) * pixels.layer().outputs() * bytes;
+  return std::clamp<int64_t>(kMostBytesOfPixels / image, 1, x.sizes[0]);
+}
+
+}  // namespace
+
+// A run of K5.
+void LayerKernel::ExecutePixels(const Extent& extent, const void* x, void* result) {
+  const int64_t pixels = PixelsOf(layer_, extent);
+  const auto bytes = static_cast<int64_t>(c10::elementSize(layer_.result_type()));
+  const int64_t row = pixels_->layer().outputs() * bytes;
+  const int64_t step = ImagesAtOnce(layer_, *pixels_, extent);
+  void* const rows = Scratchpad<Layer>::OfThread(static_cast<size_t>(step * pixels * row));
+  const int64_t bytes_of_input = static_cast<int64_t>(c10::elementSize(layer_.input_type())) * layer_.inputs();
+  for (int64_t i = 0; i < extent.sizes[0]; i += step) {
+    Extent images = extent;
+    images.sizes[0] = std::min(step, extent.sizes[0] - i);
+    pixels_->Execute({{images.sizes[0] * pixels, layer_.inputs()}},
+                     static_cast<const char*>(x) + i * pixels * bytes_of_input, nullptr, rows);
+    PlaceTiles(layer_, images, rows, static_cast<char*>(result) + i * pixels * row);
+  }
+}
+
 void LayerKernel::Execute(const Extent& extent, const void* x, const void* addend, void* result) {
+  if (pixels_) return ExecutePixels(extent, x, result);
   const int threads = at::get_num_threads();
   std::shared_ptr<Sized> sized;
   std::unique_ptr<Binding> binding;
@@ -241,6 +280,9 @@ void LayerKernel::Execute(const Extent& extent, const void* x, const void* adden
 void LayerKernel::Prepare(at::IntArrayRef sizes) {
   const Extent extent = ExtentOf(sizes);
   if (c10::multiply_integers(sizes) == 0) return;
+  if (pixels_) {
+    return pixels_->Prepare({ImagesAtOnce(layer_, *pixels_, extent) * PixelsOf(layer_, extent), layer_.inputs()});
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   Find(extent, at::get_num_threads());
 }

@@ -5,6 +5,7 @@
 //   K3  A run allocates its result, and nothing else once its size has been met. Runs of several threads share primitives
 //       and weights, and neither memory objects nor scratchpads; all kernels of a thread share one scratchpad.
 //   K4  Weights, scales and bias are read, never written; they must not change.
+//   K5  A transposed convolution that tiles its result runs as a linear layer of its pixels (tiles.h), some images at a time.
 // Not here: the ops that become one (backends/quant/lower.cc); its description for oneDNN (primitive.h).
 #pragma once
 
@@ -55,6 +56,7 @@ class LayerKernel {
 
   Extent ExtentOf(at::IntArrayRef sizes) const;
   void Execute(const Extent& extent, const void* x, const void* addend, void* result);
+  void ExecutePixels(const Extent& extent, const void* x, void* result);
   std::shared_ptr<Sized> Find(const Extent& extent, int threads);  // under mutex_
   std::shared_ptr<Sized> Make(const Extent& extent, int threads);
   std::shared_ptr<dnnl_memory> Packed(const dnnl_memory_desc* wanted);
@@ -62,6 +64,7 @@ class LayerKernel {
 
   Layer layer_;
   const std::unique_ptr<Operands> operands_;
+  const std::unique_ptr<LayerKernel> pixels_;  // K5; null for other layers
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Sized>> sized_;  // the one used last first
   std::vector<std::weak_ptr<dnnl_memory>> packed_;

@@ -1,6 +1,6 @@
 // LayerKernel against products in float64, for any shape, window, group, zero point and curve, on bytes and on floats. Also
 // its cache and threads. CTest runs it once more for each instruction set of oneDNN (tests/CMakeLists.txt).
-// Laws: layer_kernel/K1, layer_kernel/K3
+// Laws: layer_kernel/K1, layer_kernel/K3, layer_kernel/K5
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -25,6 +25,7 @@
 
 #include "backends/onednn/layer_kernel.h"
 #include "backends/onednn/library.h"
+#include "backends/onednn/tiles.h"
 
 namespace frametap::onednn {
 namespace {
@@ -270,6 +271,74 @@ TEST_F(Onednn, AnyLayerOnFloatsIsItsProducts) {
       ASSERT_LE(Difference(layer, got, want), layer.multiplies_bfloat16 ? 60000 : 50) << TextOf(layer, x);
     }
   }
+}
+
+Layer RandomTiles() {
+  Layer layer = Random(true);
+  while (!layer.is_transposed) layer = Random(true);
+  layer.groups = 1;
+  layer.padding.fill(0);
+  layer.dilation.fill(1);
+  layer.output_padding.fill(0);
+  for (size_t i = 0; i < layer.axes(); ++i) layer.stride[i] = layer.window(i);
+  layer.scales = at::rand({layer.outputs()}).mul(0.01).add(0.001);
+  if (layer.bias.defined()) layer.bias = at::randn({layer.outputs()});
+  return layer;
+}
+
+TEST_F(Onednn, K5_TilesAreALinearLayerOfThePixels) {
+  for (int i = 0; i < 200; ++i) {
+    Layer layer = RandomTiles();
+    if (i % 2 == 1) {
+      layer = FloatForm(layer);
+      layer.has_addend = false;
+      layer.multiplies_bfloat16 = layer.reads_bfloat16 = layer.gives_bfloat16 = i % 4 == 3 && HasBfloat16Products();
+    }
+    EXPECT_TRUE(GivesTiles(layer)) << TextOf(layer, {});
+    LayerKernel kernel(layer);
+    at::Tensor x = RandomInput(layer);
+    kernel.Prepare(x.sizes());
+    const int64_t made = kernel.counts().made;
+    if (layer.is_float()) x = x.to(at::kFloat).sub(100).mul(0.01f).to(layer.input_type());
+    const at::Tensor got = kernel.Run(x), want = Wanted(layer, x, {});
+    ASSERT_EQ(got.sizes(), want.sizes()) << TextOf(layer, x);
+    const double most = layer.out ? 1 : layer.multiplies_bfloat16 ? 60000 : 50;
+    ASSERT_LE(Difference(layer, got, layer.is_float() ? WantedOfFloats(layer, x, {}) : want), most) << TextOf(layer, x);
+    EXPECT_EQ(kernel.counts().made, made);
+  }
+}
+
+TEST_F(Onednn, K5_ManyLargeImagesAreSomeAtATime) {
+  Layer layer;
+  layer.weight = at::randn({20, 33, 3, 2});
+  layer.bias = at::randn({33});
+  layer.is_transposed = true;
+  layer.stride = {3, 2, 1};
+  ASSERT_TRUE(GivesTiles(layer));
+  LayerKernel kernel(layer);
+  const at::Tensor x = at::randn({7, 20, 21, 23});
+  EXPECT_LE(Difference(layer, kernel.Run(x), WantedOfFloats(layer, x, {})), 50);
+  EXPECT_EQ(kernel.counts().sizes, 2);  // of two images, and of the last one
+}
+
+TEST_F(Onednn, OnlyWindowsSideBySideAreTiles) {
+  Layer tiles;
+  tiles.weight = at::randn({4, 5, 2, 2});
+  tiles.is_transposed = true;
+  tiles.stride = {2, 2, 1};
+  ASSERT_TRUE(GivesTiles(tiles));
+  const auto changed = [&](const auto& change) {
+    Layer layer = tiles;
+    change(layer);
+    return GivesTiles(layer);
+  };
+  EXPECT_FALSE(changed([](Layer& l) { l.is_transposed = false; }));
+  EXPECT_FALSE(changed([](Layer& l) { l.stride = {2, 1, 1}; }));  // they overlap
+  EXPECT_FALSE(changed([](Layer& l) { l.stride = {3, 2, 1}; }));  // gaps
+  EXPECT_FALSE(changed([](Layer& l) { l.padding = {1, 0, 0}; }));
+  EXPECT_FALSE(changed([](Layer& l) { l.dilation = {1, 2, 1}; }));
+  EXPECT_FALSE(changed([](Layer& l) { l.groups = 2; }));
+  EXPECT_FALSE(changed([](Layer& l) { l.has_addend = true; }));
 }
 
 TEST_F(Onednn, OneImageAndNoRows) {
