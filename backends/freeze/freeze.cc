@@ -505,7 +505,10 @@ class Lowering {
       return;
     }
     const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
-    out_.CopyWith(node, quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
+    Node quicker = node;
+    if (keeps_layout && has_images) quicker.op = quant::QuickerOperator(node).value_or(*node.op);
+    out_.CopyWith(quicker,
+                  quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);
     if (!keeps_layout || !has_images) return;
     for (ValueId v : node.outputs) SetImage(v, TypeOf(v).sizes.size() > 2, node);

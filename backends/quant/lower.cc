@@ -259,7 +259,7 @@ class Lowering {
     const Value value = out_.graph.value(bytes);
     const Node* def = value.def.valid() ? &out_.graph.node(value.def) : nullptr;
     for (const char* name : {"frametap::qconv", "frametap::qconv_add", "frametap::quantize_per_tensor_channels_last",
-                             "frametap::qmax_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
+                             "frametap::max_pool2d", "frametap::qavg_pool2d", "frametap::qadaptive_avg_pool2d"}) {
       if (def != nullptr && Is(*def, name)) return bytes;
     }
     return out_.Emit(FindOperator("aten::contiguous"),
@@ -428,15 +428,6 @@ class Lowering {
         op = "aten::clamp_min";
         args = {first(), zero};
         break;
-      case Family::kMaxPool:
-        op = "frametap::qmax_pool2d";
-        args = {first(),
-                constant("kernel_size"),
-                constant("stride"),
-                constant("padding"),
-                constant("dilation"),
-                *FindArg(node, "ceil_mode")};
-        break;
       case Family::kAvgPool:
         op = "frametap::qavg_pool2d";
         args = average({constant("kernel_size"), constant("stride"), constant("padding"), *FindArg(node, "ceil_mode"),
@@ -464,24 +455,24 @@ class Lowering {
         std::vector<Arg> parts;
         for (ValueId v : ActivationsOf(node)) parts.push_back(Arg::Of(Bytes(v)));
         args = {Arg::List(std::move(parts)), node.args[1]};
-        out_.Map(result, out_.Emit(*node.op, std::move(args), value.name, value.type, result, node));
+        const auto quicker = QuickerOperator(node);
+        out_.Map(result, out_.Emit(quicker.value_or(*node.op), std::move(args), value.name, value.type, result, node));
         return;
       }
-      default: {  // kShape, kMove
+      default: {  // kShape, kMove, kMaxPool
         if (Is(node, "aten::contiguous")) {
           out_.Map(result, Bytes(node.args[0].value));
           return;
         }
-        Node now = node;
-        if (Is(node, "aten::view")) now.op = FindOperator("aten::reshape");
-        if (Is(node, "aten::upsample_bilinear2d", "vec")) now.op = FindOperator("frametap::qupsample_bilinear2d");
+        c10::OperatorHandle now = QuickerOperator(node).value_or(*node.op);
+        if (Is(node, "aten::view")) now = FindOperator("aten::reshape");
         args = {first()};
         for (size_t i = 1; i < node.args.size(); ++i) {
           // Zero as a byte; a padding with elements of the input takes no value.
           const bool is_zero = &node.args[i] == FindArg(node, "value") && PadsWithNumber(node);
           args.push_back(is_zero ? Arg::Const(static_cast<double>(p.zero_point)) : out_.Args({node.args[i]})[0]);
         }
-        out_.Map(result, out_.Emit(*now.op, std::move(args), value.name, value.type, result, node));
+        out_.Map(result, out_.Emit(now, std::move(args), value.name, value.type, result, node));
         return;
       }
     }

@@ -13,12 +13,14 @@
 #include <string>
 
 #include "backends/onednn/attention.h"
+#include "backends/quant/concatenate.h"
 #include "backends/quant/decomposed_operators.h"
 #include "backends/quant/dynamic_linear.h"
 #include "backends/quant/finite_checks.h"
 #include "backends/quant/kernel_tensor.h"
 #include "backends/quant/layer_norm.h"
 #include "backends/quant/layouts.h"
+#include "backends/quant/op_table.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
 #include "backends/quant/pools.h"
@@ -220,7 +222,7 @@ void RegisterOperators() {
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
-        "qmax_pool2d(Tensor q, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) "
+        "max_pool2d(Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) "
         "-> Tensor");
     const std::string average =
         "(Tensor q, float q_scale, int q_zero_point, float scale, int zero_point, int qmin, int qmax, ";
@@ -230,7 +232,8 @@ void RegisterOperators() {
                   .c_str());
     defs->def(("qadaptive_avg_pool2d" + average + "int[] output_size) -> Tensor").c_str());
     defs->def(
-        "qupsample_bilinear2d(Tensor q, int[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor");
+        "upsample_bilinear2d(Tensor input, int[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor");
+    defs->def("cat(Tensor[] tensors, int dim) -> Tensor");
     auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
     cpu->impl("quantize_per_tensor", TORCH_FN(QuantizePerTensor));
     cpu->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizePerTensorChannelsLast));
@@ -243,10 +246,11 @@ void RegisterOperators() {
     cpu->impl("bfloat16_attention", TORCH_FN(Attention));
     cpu->impl("laid_out", TORCH_FN(LayOut));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
-    cpu->impl("qmax_pool2d", TORCH_FN(MaxPoolBytes));
+    cpu->impl("max_pool2d", TORCH_FN(MaxPool));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
     cpu->impl("qadaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPoolBytes));
-    cpu->impl("qupsample_bilinear2d", TORCH_FN(UpsampleBilinearBytes));
+    cpu->impl("cat", TORCH_FN(Concatenate));
+    cpu->impl("upsample_bilinear2d", TORCH_FN(UpsampleBilinear));
     auto* meta = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::Meta, __FILE__, __LINE__);
     meta->impl("quantize_per_tensor", TORCH_FN(QuantizeMeta));
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
@@ -264,6 +268,7 @@ void RegisterOperators() {
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name : {"bfloat16_attention",
+                             "cat",
                              "dequantize_per_channel",
                              "dequantize_per_tensor",
                              "note_if_not_finite",
@@ -276,9 +281,9 @@ void RegisterOperators() {
                              "qcurve",
                              "qconv_add",
                              "qlinear",
-                             "qmax_pool2d",
+                             "max_pool2d",
                              "qmul",
-                             "qupsample_bilinear2d",
+                             "upsample_bilinear2d",
                              "quantize_per_tensor",
                              "quantize_per_tensor_channels_last",
                              "laid_out",
@@ -297,6 +302,13 @@ void RegisterOperators() {
 
 c10::OperatorHandle FindOperator(const char* name, const char* overload) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
+std::optional<c10::OperatorHandle> QuickerOperator(const Node& node) {
+  if (Is(node, "aten::cat")) return FindOperator("frametap::cat");
+  if (Is(node, "aten::max_pool2d")) return FindOperator("frametap::max_pool2d");
+  if (Is(node, "aten::upsample_bilinear2d", "vec")) return FindOperator("frametap::upsample_bilinear2d");
+  return std::nullopt;
 }
 
 }  // namespace frametap::quant

@@ -2,9 +2,14 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/max_pool2d.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "backends/quant/wide_loop.h"
@@ -14,10 +19,69 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 
-FRAMETAP_WIDE_LOOP
-void MaxLoop(const uint8_t* __restrict from, uint8_t* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
+// Windows of neighbouring pixels of a result.
+template <class T>
+struct Windows {
+  const T* from;
+  const int64_t* taps;  // where the elements of the first window are, from `from`
+  int64_t count;        // of taps, at least 1
+  int64_t step;         // from a window to the next one
+  int64_t channels;
+  T* to;
+};
+
+template <class T>
+struct VectorOf {
+  using Type [[gnu::vector_size(32)]] = T;
+  // NaN, if there is one.
+  [[gnu::always_inline]] static void Max(const Type& x, Type* most) { *most = (x > *most) | (x != x) ? x : *most; }
+};
+
+// Its bits are in the order of the numbers, as signed ones, if those of negative numbers are turned.
+template <>
+struct VectorOf<c10::BFloat16> {
+  using Type [[gnu::vector_size(32)]] = int16_t;
+  [[gnu::always_inline]] static void Max(const Type& x, Type* most) {
+    const Type place = x ^ (x >> 15 & 0x7FFF), place_of_most = *most ^ (*most >> 15 & 0x7FFF);
+    const auto is_nan = (x & 0x7FFF) > 0x7F80, most_is_nan = (*most & 0x7FFF) > 0x7F80;
+    *most = is_nan | ((place > place_of_most) & ~most_is_nan) ? x : *most;
+  }
+};
+
+template <class T>
+[[gnu::always_inline]] inline void MaxOfWindows(const Windows<T>& w, int64_t pixels) {
+  using Vector = typename VectorOf<T>::Type;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(Vector) / sizeof(T));
+  constexpr std::integral_constant<size_t, sizeof(Vector)> kWhole;
+  for (int64_t p = 0; p < pixels; ++p) {
+    const T* const from = w.from + p * w.step;
+    T* const to = w.to + p * w.channels;
+    const auto block = [&](int64_t channel, auto bytes) {
+      Vector most{}, x{};
+      std::memcpy(&most, from + w.taps[0] + channel, bytes);
+      for (int64_t tap = 1; tap < w.count; ++tap) {
+        std::memcpy(&x, from + w.taps[tap] + channel, bytes);
+        VectorOf<T>::Max(x, &most);
+      }
+      std::memcpy(to + channel, &most, bytes);
+    };
+    int64_t channel = 0;
+    for (; channel + kSize <= w.channels; channel += kSize) block(channel, kWhole);
+    if (channel == w.channels) continue;
+    if (w.channels >= kSize) {
+      block(w.channels - kSize, kWhole);
+    } else {
+      block(0, static_cast<size_t>(w.channels) * sizeof(T));
+    }
+  }
 }
+
+FRAMETAP_WIDE_LOOP
+void MaxLoop(const Windows<uint8_t>& windows, int64_t pixels) { MaxOfWindows(windows, pixels); }
+FRAMETAP_WIDE_LOOP
+void MaxLoop(const Windows<float>& windows, int64_t pixels) { MaxOfWindows(windows, pixels); }
+FRAMETAP_WIDE_LOOP
+void MaxLoop(const Windows<c10::BFloat16>& windows, int64_t pixels) { MaxOfWindows(windows, pixels); }
 
 FRAMETAP_WIDE_LOOP
 void SumLoop(const uint8_t* __restrict from, int32_t* __restrict to, int64_t n) {
@@ -56,6 +120,56 @@ Window MakeWindow(int64_t size, at::IntArrayRef kernel, at::IntArrayRef stride, 
   return w;
 }
 
+// Returns where a window's elements lie along an axis; those outside of the image are left out.
+std::vector<int64_t> ElementsOf(const Window& w, int64_t output) {
+  std::vector<int64_t> elements;
+  for (int64_t k = 0; k < w.kernel; ++k) {
+    const int64_t element = output * w.stride - w.padding + k * w.dilation;
+    if (element >= 0 && element < w.size) elements.push_back(element);
+  }
+  return elements;
+}
+
+// The results along an axis whose windows lie in the image, from the first one up to the last one, which is excluded.
+std::pair<int64_t, int64_t> Whole(const Window& w) {
+  const int64_t room = w.size - 1 - w.dilation * (w.kernel - 1) + w.padding;
+  const int64_t first = std::min((w.padding + w.stride - 1) / w.stride, w.outputs);
+  return {first, std::clamp(room < 0 ? 0 : room / w.stride + 1, first, w.outputs)};
+}
+
+template <class T>
+void MaxOf(const at::Tensor& x, const Window& wy, const Window& wx, at::Tensor* y) {
+  const int64_t c = x.size(1);
+  const T* const from = x.const_data_ptr<T>();
+  T* const to = y->mutable_data_ptr<T>();
+  T least{};
+  if constexpr (!std::is_same_v<T, uint8_t>) least = -std::numeric_limits<float>::infinity();
+  const auto [first, last] = Whole(wx);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, c * wy.kernel * wx.kernel * wx.outputs));
+  at::parallel_for(0, x.size(0) * wy.outputs, grain, [&](int64_t begin, int64_t end) {
+    std::vector<int64_t> taps;
+    for (int64_t line = begin; line < end; ++line) {
+      const T* const image = from + line / wy.outputs * wy.size * wx.size * c;
+      T* const results = to + line * wx.outputs * c;
+      const std::vector<int64_t> rows = ElementsOf(wy, line % wy.outputs);
+      const auto run = [&](int64_t ox, int64_t pixels) {
+        taps.clear();
+        for (const int64_t row : rows) {
+          for (const int64_t column : ElementsOf(wx, ox)) taps.push_back((row * wx.size + column) * c);
+        }
+        if (taps.empty()) {
+          std::fill_n(results + ox * c, pixels * c, least);
+          return;
+        }
+        MaxLoop({image, taps.data(), static_cast<int64_t>(taps.size()), wx.stride * c, c, results + ox * c}, pixels);
+      };
+      for (int64_t ox = 0; ox < first; ++ox) run(ox, 1);
+      if (first < last) run(first, last - first);
+      for (int64_t ox = last; ox < wx.outputs; ++ox) run(ox, 1);
+    }
+  });
+}
+
 // Calls `pixel(image, oy, ox)` for each output position, rows in parallel; images are channels_last.
 template <class F>
 void ForEachPixel(int64_t images, int64_t height, int64_t width, int64_t work, F&& pixel) {
@@ -67,16 +181,24 @@ void ForEachPixel(int64_t images, int64_t height, int64_t width, int64_t work, F
   });
 }
 
+bool IsPixelByPixel(const at::Tensor& x) { return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast); }
+
 // Pools take [N, C, H, W] or [C, H, W].
 at::Tensor AsImages(const at::Tensor& q, const char* op) {
-  TORCH_CHECK(q.scalar_type() == at::kByte && q.device().is_cpu(), op, ": expected a uint8 tensor on the CPU, got ",
-              q.scalar_type(), " on ", q.device());
   TORCH_CHECK(q.dim() == 3 || q.dim() == 4, op, ": expected 3 or 4 dimensions, got ", q.dim());
   return (q.dim() == 3 ? q.unsqueeze(0) : q).contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-at::Tensor EmptyImages(int64_t images, int64_t channels, int64_t height, int64_t width) {
-  return at::detail::empty_cpu({images, channels, height, width}, at::kByte, false, at::MemoryFormat::ChannelsLast);
+at::Tensor EmptyImages(int64_t images, int64_t channels, int64_t height, int64_t width,
+                       at::ScalarType type = at::kByte) {
+  return at::detail::empty_cpu({images, channels, height, width}, type, false, at::MemoryFormat::ChannelsLast);
+}
+
+// The means are of bytes.
+at::Tensor AsBytes(const at::Tensor& q, const char* op) {
+  TORCH_CHECK(q.scalar_type() == at::kByte && q.device().is_cpu(), op, ": expected a uint8 tensor on the CPU, got ",
+              q.scalar_type(), " on ", q.device());
+  return AsImages(q, op);
 }
 
 // From sums of bytes to bytes of means.
@@ -104,28 +226,27 @@ class Averages {
 
 }  // namespace
 
-at::Tensor MaxPoolBytes(const at::Tensor& q, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                        at::IntArrayRef dilation, bool ceil_mode) {
-  const at::Tensor x = AsImages(q, "qmax_pool2d");
-  const int64_t c = x.size(1);
-  const Window wy = MakeWindow(x.size(2), kernel, stride, padding, dilation, ceil_mode, 0);
-  const Window wx = MakeWindow(x.size(3), kernel, stride, padding, dilation, ceil_mode, 1);
-  at::Tensor y = EmptyImages(x.size(0), c, wy.outputs, wx.outputs);
-  const uint8_t* from = x.const_data_ptr<uint8_t>();
-  uint8_t* to = y.mutable_data_ptr<uint8_t>();
-  ForEachPixel(x.size(0), wy.outputs, wx.outputs, c * wy.kernel * wx.kernel, [&](int64_t n, int64_t oy, int64_t ox) {
-    uint8_t* out = to + ((n * wy.outputs + oy) * wx.outputs + ox) * c;
-    std::fill(out, out + c, uint8_t{0});
-    for (int64_t ky = 0; ky < wy.kernel; ++ky) {
-      const int64_t iy = oy * wy.stride - wy.padding + ky * wy.dilation;
-      if (iy < 0 || iy >= wy.size) continue;
-      for (int64_t kx = 0; kx < wx.kernel; ++kx) {
-        const int64_t ix = ox * wx.stride - wx.padding + kx * wx.dilation;
-        if (ix >= 0 && ix < wx.size) MaxLoop(from + ((n * wy.size + iy) * wx.size + ix) * c, out, c);
-      }
-    }
-  });
-  return q.dim() == 3 ? y.squeeze(0) : y;
+at::Tensor MaxPool(const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation, bool ceil_mode) {
+  const bool is_ours = x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+  if (x.scalar_type() != at::kByte && !(is_ours && IsPixelByPixel(x))) {
+    return at::max_pool2d(x, kernel, stride, padding, dilation, ceil_mode);
+  }
+  const at::Tensor images = AsImages(x, "max_pool2d");
+  const Window wy = MakeWindow(images.size(2), kernel, stride, padding, dilation, ceil_mode, 0);
+  const Window wx = MakeWindow(images.size(3), kernel, stride, padding, dilation, ceil_mode, 1);
+  at::Tensor y = EmptyImages(images.size(0), images.size(1), wy.outputs, wx.outputs, x.scalar_type());
+  switch (x.scalar_type()) {
+    case at::kByte:
+      MaxOf<uint8_t>(images, wy, wx, &y);
+      break;
+    case at::kFloat:
+      MaxOf<float>(images, wy, wx, &y);
+      break;
+    default:
+      MaxOf<c10::BFloat16>(images, wy, wx, &y);
+  }
+  return x.dim() == 3 ? y.squeeze(0) : y;
 }
 
 at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale, int64_t zero_point,
@@ -133,7 +254,7 @@ at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_poin
                         at::IntArrayRef padding, bool ceil_mode, bool count_include_pad,
                         std::optional<int64_t> divisor_override) {
   const Averages averages(q_scale, q_zero_point, scale, zero_point, qmin, qmax);
-  const at::Tensor x = AsImages(q, "qavg_pool2d");
+  const at::Tensor x = AsBytes(q, "qavg_pool2d");
   const int64_t c = x.size(1);
   const int64_t one[] = {1};
   const Window wy = MakeWindow(x.size(2), kernel, stride, padding, one, ceil_mode, 0);
@@ -163,7 +284,7 @@ at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_poin
 at::Tensor AdaptiveAvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale,
                                 int64_t zero_point, int64_t qmin, int64_t qmax, at::IntArrayRef output_size) {
   const Averages averages(q_scale, q_zero_point, scale, zero_point, qmin, qmax);
-  const at::Tensor x = AsImages(q, "qadaptive_avg_pool2d");
+  const at::Tensor x = AsBytes(q, "qadaptive_avg_pool2d");
   const int64_t c = x.size(1), h = x.size(2), w = x.size(3);
   const int64_t oh = At(output_size, 0), ow = At(output_size, 1);
   at::Tensor y = EmptyImages(x.size(0), c, oh, ow);

@@ -1,6 +1,7 @@
-// Pools of images of bytes, [N, C, H, W] or [C, H, W]. Results are channels_last.
+// Pools of images of bytes, [N, C, H, W] or [C, H, W], and maxima of floats. Results are channels_last.
 //   P1  A maximum has the parameters of its input. A mean has parameters of its own: means of many elements lie in a small
 //       part of the range of the elements.
+//   P2  Maxima are torch's, NaN included. Floats that are not channels_last go through torch's op.
 // Not here: which pools run on bytes (annotate.h).
 #pragma once
 
@@ -11,8 +12,9 @@
 
 namespace frametap::quant {
 
-at::Tensor MaxPoolBytes(const at::Tensor& q, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                        at::IntArrayRef dilation, bool ceil_mode);
+// Arguments as of aten::max_pool2d.
+at::Tensor MaxPool(const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation, bool ceil_mode);
 
 // `q_scale`, `q_zero_point`: the parameters of `q`; those after them belong to the result.
 at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale, int64_t zero_point,

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/UpSample.h>
+#include <ATen/ops/upsample_bilinear2d.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -33,54 +34,99 @@ std::vector<Between> AxisOf(int64_t inputs, int64_t outputs, bool align_corners,
   return axis;
 }
 
-FRAMETAP_WIDE_LOOP
-void MixRows(const uint8_t* __restrict upper, const uint8_t* __restrict lower, float* __restrict to, int64_t n,
-             float below) {
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = static_cast<float>(upper[i]) * (1 - below) + static_cast<float>(lower[i]) * below;
-  }
+[[gnu::always_inline]] inline float ToFloat(uint8_t byte) { return byte; }
+[[gnu::always_inline]] inline float ToFloat(float x) { return x; }
+
+[[gnu::always_inline]] inline void Store(float x, uint8_t* to) { *to = static_cast<uint8_t>(Rounded(x)); }
+[[gnu::always_inline]] inline void Store(float x, float* to) { *to = x; }
+[[gnu::always_inline]] inline void Store(float x, c10::BFloat16* to) { *to = ToBfloat16(x); }
+
+template <class T>
+[[gnu::always_inline]] inline void MixRowsOf(const T* __restrict upper, const T* __restrict lower, float* __restrict to,
+                                             int64_t n, float below) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToFloat(upper[i]) * (1 - below) + ToFloat(lower[i]) * below;
 }
 
-// Mixes whole pixels of `row`. The result lies between bytes, and is only rounded.
-FRAMETAP_WIDE_LOOP
-void MixColumns(const float* row, const Between* columns, int64_t pixels, int64_t channels, uint8_t* to) {
+// Mixes whole pixels of `row`. A result of bytes lies between bytes, and is only rounded.
+template <class T>
+[[gnu::always_inline]] inline void MixColumnsOf(const float* row, const Between* columns, int64_t pixels,
+                                                int64_t channels, T* to) {
   for (int64_t p = 0; p < pixels; ++p) {
     const float* __restrict left = row + columns[p].first * channels;
     const float* __restrict right = row + columns[p].second * channels;
-    uint8_t* __restrict mixed = to + p * channels;
+    T* __restrict mixed = to + p * channels;
     const float b = columns[p].weight, a = 1 - b;
-    for (int64_t i = 0; i < channels; ++i) {
-      mixed[i] = static_cast<uint8_t>(Rounded(left[i] * a + right[i] * b));
-    }
+    for (int64_t i = 0; i < channels; ++i) Store(left[i] * a + right[i] * b, mixed + i);
   }
+}
+
+// A wide loop cannot be a template.
+#define FRAMETAP_MIXES(T)                                                                              \
+  FRAMETAP_WIDE_LOOP                                                                                   \
+  void MixRows(const T* upper, const T* lower, float* to, int64_t n, float below) {                    \
+    MixRowsOf(upper, lower, to, n, below);                                                             \
+  }                                                                                                    \
+  FRAMETAP_WIDE_LOOP                                                                                   \
+  void MixColumns(const float* row, const Between* columns, int64_t pixels, int64_t channels, T* to) { \
+    MixColumnsOf(row, columns, pixels, channels, to);                                                  \
+  }
+FRAMETAP_MIXES(uint8_t)
+FRAMETAP_MIXES(float)
+FRAMETAP_MIXES(c10::BFloat16)
+#undef FRAMETAP_MIXES
+
+// The axes of a result.
+struct Axes {
+  std::vector<Between> rows, columns;
+};
+
+template <class T>
+void Resample(const at::Tensor& x, const Axes& axes, const at::Tensor& y) {
+  const int64_t c = x.size(1), h = x.size(2), w = x.size(3), oh = y.size(2), ow = y.size(3);
+  const T* const from = x.const_data_ptr<T>();
+  T* const to = y.mutable_data_ptr<T>();
+  at::parallel_for(0, x.size(0) * oh, std::max<int64_t>(1, kGrain / (ow * c)), [&](int64_t begin, int64_t end) {
+    std::vector<float> mixed(static_cast<size_t>(w * c));
+    for (int64_t line = begin; line < end; ++line) {
+      const Between& row = axes.rows[static_cast<size_t>(line % oh)];
+      const T* const image = from + line / oh * h * w * c;
+      MixRows(image + row.first * w * c, image + row.second * w * c, mixed.data(), w * c, row.weight);
+      MixColumns(mixed.data(), axes.columns.data(), ow, c, to + line * ow * c);
+    }
+  });
 }
 
 }  // namespace
 
-at::Tensor UpsampleBilinearBytes(const at::Tensor& q, at::OptionalIntArrayRef output_size, bool align_corners,
-                                 std::optional<at::ArrayRef<double>> scale_factors) {
-  TORCH_CHECK(q.scalar_type() == at::kByte && q.device().is_cpu() && q.dim() == 4,
-              "qupsample_bilinear2d: expected images of bytes on the CPU, got ", q.scalar_type(), " of sizes ",
-              q.sizes());
-  const auto sizes = at::native::upsample::compute_output_size(q.sizes(), output_size, scale_factors);
-  const int64_t c = q.size(1), h = q.size(2), w = q.size(3), oh = sizes[0], ow = sizes[1];
-  TORCH_CHECK(c > 0 && h > 0 && w > 0 && oh > 0 && ow > 0, "Input and output sizes should be greater than 0, but got ",
-              q.sizes(), " and ", at::IntArrayRef(sizes));
-  const at::Tensor x = q.contiguous(at::MemoryFormat::ChannelsLast);
-  const at::Tensor y = at::detail::empty_cpu({q.size(0), c, oh, ow}, at::kByte, false, at::MemoryFormat::ChannelsLast);
-  const auto rows = AxisOf(h, oh, align_corners, at::native::upsample::get_scale_value(scale_factors, 0));
-  const auto columns = AxisOf(w, ow, align_corners, at::native::upsample::get_scale_value(scale_factors, 1));
-  const uint8_t* const from = x.const_data_ptr<uint8_t>();
-  uint8_t* const to = y.mutable_data_ptr<uint8_t>();
-  at::parallel_for(0, q.size(0) * oh, std::max<int64_t>(1, kGrain / (ow * c)), [&](int64_t begin, int64_t end) {
-    std::vector<float> mixed(static_cast<size_t>(w * c));
-    for (int64_t line = begin; line < end; ++line) {
-      const Between& row = rows[static_cast<size_t>(line % oh)];
-      const uint8_t* const image = from + line / oh * h * w * c;
-      MixRows(image + row.first * w * c, image + row.second * w * c, mixed.data(), w * c, row.weight);
-      MixColumns(mixed.data(), columns.data(), ow, c, to + line * ow * c);
-    }
-  });
+at::Tensor UpsampleBilinear(const at::Tensor& x, at::OptionalIntArrayRef output_size, bool align_corners,
+                            std::optional<at::ArrayRef<double>> scale_factors) {
+  const at::ScalarType type = x.scalar_type();
+  const bool is_ours = type == at::kByte || ((type == at::kFloat || type == at::kBFloat16) &&
+                                             x.is_contiguous(at::MemoryFormat::ChannelsLast));
+  if (!is_ours || x.dim() != 4 || x.numel() == 0) {
+    return at::upsample_bilinear2d(x, output_size, align_corners, scale_factors);  // raises where nothing is right
+  }
+  const auto sizes = at::native::upsample::compute_output_size(x.sizes(), output_size, scale_factors);
+  TORCH_CHECK(sizes[0] > 0 && sizes[1] > 0, "Input and output sizes should be greater than 0, but got ", x.sizes(),
+              " and ", at::IntArrayRef(sizes));
+  const at::Tensor images = x.contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor y =
+      at::detail::empty_cpu({x.size(0), x.size(1), sizes[0], sizes[1]}, type, false, at::MemoryFormat::ChannelsLast);
+  const auto axis = [&](size_t i) {
+    return AxisOf(x.size(2 + static_cast<int64_t>(i)), sizes[i], align_corners,
+                  at::native::upsample::get_scale_value(scale_factors, i));
+  };
+  const Axes axes{axis(0), axis(1)};
+  switch (type) {
+    case at::kByte:
+      Resample<uint8_t>(images, axes, y);
+      break;
+    case at::kFloat:
+      Resample<float>(images, axes, y);
+      break;
+    default:
+      Resample<c10::BFloat16>(images, axes, y);
+  }
   return y;
 }
 

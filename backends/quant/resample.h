@@ -1,5 +1,6 @@
-// Bilinear interpolation of images of bytes. torch's kernel for bytes takes ten times as long.
-//   B1  Results have the parameters of the input, and are rounded once from float32. They are channels_last.
+// Bilinear interpolation of images of bytes, float32 or bfloat16. torch's kernel for bytes takes ten times as long.
+//   B1  Bytes of results have the parameters of the input. Results are rounded once from float32, and are channels_last.
+//   B2  Floats that are not channels_last go through torch's op.
 // Not here: nearest neighbours, which torch's kernel only copies.
 #pragma once
 
@@ -11,7 +12,7 @@
 namespace frametap::quant {
 
 // Arguments as of aten::upsample_bilinear2d.vec.
-at::Tensor UpsampleBilinearBytes(const at::Tensor& q, at::OptionalIntArrayRef output_size, bool align_corners,
-                                 std::optional<at::ArrayRef<double>> scale_factors);
+at::Tensor UpsampleBilinear(const at::Tensor& x, at::OptionalIntArrayRef output_size, bool align_corners,
+                            std::optional<at::ArrayRef<double>> scale_factors);
 
 }  // namespace frametap::quant

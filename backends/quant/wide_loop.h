@@ -1,6 +1,9 @@
-// The common parts of the loops of the byte kernels: their compilation, and the conversion of a float to a byte.
+// The common parts of the loops of our kernels: their compilation, and conversions of elements.
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -46,6 +49,18 @@ constexpr float kRounder = 12582912.0f;
   v = v > lo ? v : lo;  // NaN compares false
   v = v < hi ? v : hi;
   return static_cast<uint8_t>(Rounded(v) + zero_point);
+}
+
+// c10's conversions of bfloat16 keep a loop from becoming vectors.
+[[gnu::always_inline]] inline float ToFloat(c10::BFloat16 half) {
+  return std::bit_cast<float>(static_cast<uint32_t>(half.x) << 16);
+}
+
+// Rounds half to even.
+[[gnu::always_inline]] inline c10::BFloat16 ToBfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  return {static_cast<uint16_t>(value == value ? rounded : 0x7FC0), c10::BFloat16::from_bits()};
 }
 
 }  // namespace frametap::quant

@@ -59,8 +59,9 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::qadd") return {image, 0.1, 3, Bytes({1, 8, 4, 4}), 0.1, 3, 0.2, 3, 0, 255, false};
   if (op == "frametap::qavg_pool2d")
     return {image, 0.1, 3, 0.05, 2, 0, 255, one, one, zero, false, true, c10::IValue()};
-  if (op == "frametap::qupsample_bilinear2d") return {image, c10::IValue(), false, std::vector<double>{2, 2}};
-  if (op == "frametap::qmax_pool2d") return {image, one, one, zero, one, false};
+  if (op == "frametap::upsample_bilinear2d") return {image, c10::IValue(), false, std::vector<double>{2, 2}};
+  if (op == "frametap::cat") return {std::vector<at::Tensor>{image}, 1};
+  if (op == "frametap::max_pool2d") return {image, one, one, zero, one, false};
   if (op == "frametap::quantize_per_tensor" || op == "frametap::quantize_per_tensor_channels_last") {
     return {at::randn({1, 8, 4, 4}), 0.1, 3, 0, 255, byte};
   }

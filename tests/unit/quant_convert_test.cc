@@ -123,7 +123,7 @@ TEST_F(QuantConvertTest, ResidualBlockStaysInBytes) {
   EXPECT_GT(c.reference_sqnr, 25);
   EXPECT_LT(c.lowered_steps, 4);
   EXPECT_EQ(Count(c.graph.lowered, "frametap.qconv_add"), 2);
-  EXPECT_EQ(Count(c.graph.lowered, "frametap.qmax_pool2d"), 1);
+  EXPECT_EQ(Count(c.graph.lowered, "frametap.max_pool2d"), 1);
   EXPECT_EQ(Count(c.graph.lowered, "frametap.dequantize_per_tensor"), 0);
   EXPECT_EQ(Count(c.graph.lowered, "aten.clone"), 0);
   for (const OpReport& row : c.graph.report) EXPECT_NE(row.decision, Decision::kFloat) << row.op << ": " << row.reason;
