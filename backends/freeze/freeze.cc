@@ -13,11 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "backends/freeze/finite.h"
 #include "backends/freeze/op_traits.h"
+#include "backends/freeze/schemes.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/layer_norm.h"
 #include "backends/quant/layouts.h"
 #include "backends/quant/lower.h"
 #include "backends/quant/normalise.h"
@@ -33,26 +35,7 @@ using quant::Family;
 using quant::Is;
 using quant::TensorArg;
 
-// One way of multiplying: its op, the ops that its kernel takes in, and its words in the report.
-struct Scheme {
-  Products products;
-  const char* linear;
-  bool has_convolutions;
-  bool takes_more;  // a sum, and a curve
-  const char* words;
-};
-
-constexpr Scheme kSchemes[] = {
-    {Products::kFloat32, "frametap::packed_linear", true, true, ""},
-    {Products::kBfloat16, "frametap::packed_linear", true, true, "factors of bfloat16"},
-    {Products::kDynamicInt8, "frametap::dynamic_linear", false, false, "int8, dynamic"},
-};
-constexpr const Scheme& kFloat32 = kSchemes[0];
-
-const Scheme& SchemeOf(Products products) {
-  return *std::find_if(std::begin(kSchemes), std::end(kSchemes),
-                       [&](const Scheme& scheme) { return scheme.products == products; });
-}
+constexpr char kOurs[] = "by a kernel of frametap's own";
 
 // A layer with the ops that its kernel takes in.
 struct Kernel {
@@ -179,17 +162,15 @@ class Lowering {
     return why;
   }
 
-  static bool IsConvolution(const Node& node) { return quant::RowOf(node)->family == Family::kConv; }
-
   // F4. A value that is written in place may not be read later than the program reads it.
   void Find(NodeId n) {
     Kernel kernel;
     kernel.layer = n;
     reason_[n.raw()] = WhyNot(&kernel);
     if (!reason_[n.raw()].empty()) return;
-    kernel.scheme = &ChooseScheme(from_.node(n), &reason_[n.raw()]);
+    kernel.scheme = &ChooseScheme(config_, from_.node(n), &reason_[n.raw()]);
     if (kernel.scheme->products == Products::kBfloat16 && IsTransposed(kernel) && !CanBePacked(kernel)) {
-      kernel.scheme = &kFloat32;
+      kernel.scheme = &InFloat32();
       reason_[n.raw()] = "in float32: oneDNN has no kernel of bfloat16 for this transposed convolution";
     }
     if (kernel.scheme->takes_more && !IsWritten(*TensorArg(from_.node(n), "input"))) {
@@ -217,7 +198,7 @@ class Lowering {
     const auto recurrence = quant::RecurrenceOf(normal_, node, &why);
     if (!recurrence) return;
     kernel_of_[n.raw()] = n;
-    recurrences_.emplace(n, Sequence{&ChooseScheme(node, &why), *recurrence});
+    recurrences_.emplace(n, Sequence{&ChooseScheme(config_, node, &why), *recurrence});
   }
 
   at::Tensor PackedProduct(const Scheme& scheme, const Node& node, size_t i, ValueId weight, ValueId bias) const {
@@ -244,19 +225,6 @@ class Lowering {
     const Node ours = quant::AsOurs(node, sequence.recurrence, std::move(args), std::move(kernels), {},
                                     quant::BitsOfActivations(config_.by_request));
     out_.CopyWith(ours, ours.args);
-  }
-
-  // The scheme of a layer, in words for the report where it is not plain.
-  const Scheme& ChooseScheme(const Node& node, std::string* words) const {
-    const Scheme& asked = SchemeOf(config_.products);
-    *words = quant::FloatByRequest(config_.by_request, node);
-    if (words->empty() && IsConvolution(node) && !asked.has_convolutions) {
-      *words = "in float, packed: a convolution has no dynamic int8 kernel; give quantize calibration data for int8";
-    }
-    if (!words->empty()) return kFloat32;
-    const bool has_products = asked.products != Products::kBfloat16 || onednn::HasBfloat16Products();
-    *words = has_products ? asked.words : "in float32: the processor has no products of bfloat16";
-    return asked;
   }
 
   // The only reader of the node's result, if a kernel may take it in.
@@ -330,6 +298,7 @@ class Lowering {
     if (const auto found = kernels_.find(kernel_of_[n.raw()]); found != kernels_.end()) {
       return found->second.last() == n && found->second.scheme->products == Products::kBfloat16;
     }
+    if (quant::IsPlainNorm(from_, node)) return true;
     if (node.is_scalar() || !TakesBfloat16(node)) return false;
     bool all = true, any = false;
     ForEachUse(node.args, [&](ValueId read) {
@@ -344,7 +313,7 @@ class Lowering {
   bool ReadsHalf(NodeId n, ValueId v) const {
     const Node& node = from_.node(n);
     const auto found = kernels_.find(kernel_of_[n.raw()]);
-    if (found == kernels_.end()) return RunsInHalf(node) && !IsMask(node, v);
+    if (found == kernels_.end()) return RunsInHalf(node) && !IsMask(node, v) && !quant::IsPlainNorm(from_, node);
     const Kernel& kernel = found->second;
     if (!ReadsHalf(kernel)) return false;
     if (n == kernel.layer) return TensorArg(node, "input") == v;
@@ -490,7 +459,35 @@ class Lowering {
                                from_.value(result).name, StoredType(result), result, node));
   }
 
+  // Returns whether the node is a layer norm, which is then emitted: in float32, bfloat16, or both.
+  bool EmitNorm(NodeId n) {
+    const Node& node = from_.node(n);
+    if (!quant::IsPlainNorm(from_, node)) return false;
+    const ValueId result = node.outputs[0];
+    std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, false); });
+    reason_[n.raw()] = kOurs;
+    const Value& value = from_.value(result);
+    const auto emit = [&](const char* op, std::initializer_list<quant::Rewrite::Result> results) {
+      return out_.EmitAll(quant::FindOperator(op), std::move(args), results, node);
+    };
+    const Type half = quant::Retyped(value.type, at::kBFloat16);
+    const auto& readers = uses_.nodes[result.raw()];
+    if (is_half_[result.raw()]) {
+      out_.Map(result, emit("frametap::layer_norm_to_bfloat16", {{value.name, half, result}})[0]);
+    } else if (!IsWritten(result) &&
+               std::any_of(readers.begin(), readers.end(), [&](NodeId r) { return ReadsHalf(r, result); })) {
+      const auto both = emit("frametap::layer_norm_with_bfloat16",
+                             {{value.name, value.type, result}, {value.name + "_half", half, result}});
+      out_.Map(result, both[0]);
+      converted_[result.raw()].fill(both[1]);
+    } else {
+      out_.Map(result, emit("frametap::layer_norm", {{value.name, value.type, result}})[0]);
+    }
+    return true;
+  }
+
   void EmitOp(NodeId n) {
+    if (EmitNorm(n)) return;
     const Node& node = from_.node(n);
     const bool is_half = RunsInHalf(node);
     bool has_images = false, shares_memory = false, has_halves = is_half;
@@ -506,7 +503,10 @@ class Lowering {
     }
     const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
     Node quicker = node;
-    if (keeps_layout && has_images) quicker.op = quant::QuickerOperator(node).value_or(*node.op);
+    if (const auto ours = quant::QuickerOperator(node); ours && keeps_layout && has_images) {
+      quicker.op = *ours;
+      reason_[n.raw()] = kOurs;
+    }
     out_.CopyWith(quicker,
                   quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);

@@ -15,6 +15,8 @@ using quant::Is;
 
 }  // namespace
 
+bool IsConvolution(const Node& node) { return quant::FamilyOf(node) == Family::kConv; }
+
 bool TakesBfloat16(const Node& node) {
   if (Is(node, "aten::scaled_dot_product_attention")) {
     return quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;

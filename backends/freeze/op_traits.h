@@ -7,6 +7,8 @@
 
 namespace frametap::freeze {
 
+bool IsConvolution(const Node& node);
+
 // Whether torch's op computes in bfloat16 as in float32, except that its result is rounded. A mask stays as it is.
 bool TakesBfloat16(const Node& node);
 

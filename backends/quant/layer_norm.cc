@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -16,6 +17,7 @@
 
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
+#include "backends/quant/rewrite.h"
 #include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
@@ -82,16 +84,48 @@ template <class F>
   for (int64_t i = 0; i < n; ++i) write(i, (x[i] - mean) * inverse * weight[i] + bias[i]);
 }
 
+// Where a row goes; null: nowhere.
+struct Target {
+  float* floats = nullptr;
+  uint8_t* bytes = nullptr;
+  c10::BFloat16* halves = nullptr;
+};
+
 FRAMETAP_WIDE_LOOP
-void ToBytes(const Row& row, ByteRange r, uint8_t* __restrict to) {
-  Normalise(row, [&](int64_t i, float y) { to[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point); });
+void ToFloats(const Row& row, const ByteRange&, const Target& to) {
+  float* __restrict floats = to.floats;
+  Normalise(row, [&](int64_t i, float y) { floats[i] = y; });
 }
 
 FRAMETAP_WIDE_LOOP
-void ToFloatsAndBytes(const Row& row, ByteRange r, float* __restrict floats, uint8_t* __restrict to) {
+void ToBytes(const Row& row, const ByteRange& r, const Target& to) {
+  uint8_t* __restrict bytes = to.bytes;
+  Normalise(row, [&](int64_t i, float y) { bytes[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point); });
+}
+
+FRAMETAP_WIDE_LOOP
+void ToFloatsAndBytes(const Row& row, const ByteRange& r, const Target& to) {
+  float* __restrict floats = to.floats;
+  uint8_t* __restrict bytes = to.bytes;
   Normalise(row, [&](int64_t i, float y) {
     floats[i] = y;
-    to[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point);
+    bytes[i] = ToByte(y, r.inverse, r.lo, r.hi, r.zero_point);
+  });
+}
+
+FRAMETAP_WIDE_LOOP
+void ToHalves(const Row& row, const ByteRange&, const Target& to) {
+  c10::BFloat16* __restrict halves = to.halves;
+  Normalise(row, [&](int64_t i, float y) { halves[i] = ToBfloat16(y); });
+}
+
+FRAMETAP_WIDE_LOOP
+void ToFloatsAndHalves(const Row& row, const ByteRange&, const Target& to) {
+  float* __restrict floats = to.floats;
+  c10::BFloat16* __restrict halves = to.halves;
+  Normalise(row, [&](int64_t i, float y) {
+    floats[i] = y;
+    halves[i] = ToBfloat16(y);
   });
 }
 
@@ -101,38 +135,53 @@ bool FitsRow(const std::optional<at::Tensor>& x, int64_t size) { return !x || (I
 
 using Optional = std::optional<at::Tensor>;
 
-// `floats`: null, or where the result goes as well.
-at::Tensor Run(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias, double eps,
-               const ByteRange& range, at::Tensor* floats) {
-  const int64_t size = c10::multiply_integers(shape);
-  const std::vector<float> ones(weight ? 0 : static_cast<size_t>(size), 1.0f);
-  const std::vector<float> zeros(bias ? 0 : static_cast<size_t>(size), 0.0f);
-  const float* const w = weight ? weight->const_data_ptr<float>() : ones.data();
-  const float* const b = bias ? bias->const_data_ptr<float>() : zeros.data();
-  at::Tensor bytes = at::detail::empty_cpu(x.sizes(), at::kByte);
-  const float* const from = x.const_data_ptr<float>();
-  uint8_t* const to = bytes.mutable_data_ptr<uint8_t>();
-  float* const all = floats != nullptr ? floats->mutable_data_ptr<float>() : nullptr;
-  at::parallel_for(0, x.numel() / size, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
+struct Norm {
+  const at::Tensor& x;
+  at::IntArrayRef shape;
+  const Optional& weight;
+  const Optional& bias;
+  double eps;
+};
+
+at::Tensor Empty(const Norm& norm, at::ScalarType type) { return at::detail::empty_cpu(norm.x.sizes(), type); }
+
+// `results`: dense, of the sizes of the input.
+void Run(const Norm& norm, std::initializer_list<at::Tensor> results, const ByteRange& range = {}) {
+  Target all;
+  for (const at::Tensor& result : results) {
+    if (result.scalar_type() == at::kFloat) all.floats = result.mutable_data_ptr<float>();
+    if (result.scalar_type() == at::kByte) all.bytes = result.mutable_data_ptr<uint8_t>();
+    if (result.scalar_type() == at::kBFloat16) all.halves = result.mutable_data_ptr<c10::BFloat16>();
+  }
+  const auto loop = all.bytes != nullptr    ? all.floats != nullptr ? ToFloatsAndBytes : ToBytes
+                    : all.halves != nullptr ? all.floats != nullptr ? ToFloatsAndHalves : ToHalves
+                                            : ToFloats;
+  const int64_t size = c10::multiply_integers(norm.shape);
+  const std::vector<float> ones(norm.weight ? 0 : static_cast<size_t>(size), 1.0f);
+  const std::vector<float> zeros(norm.bias ? 0 : static_cast<size_t>(size), 0.0f);
+  const float* const w = norm.weight ? norm.weight->const_data_ptr<float>() : ones.data();
+  const float* const b = norm.bias ? norm.bias->const_data_ptr<float>() : zeros.data();
+  const float* const from = norm.x.const_data_ptr<float>();
+  at::parallel_for(0, norm.x.numel() / size, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const Row row{from + i * size, w, b, size, static_cast<float>(eps)};
-      if (all == nullptr) {
-        ToBytes(row, range, to + i * size);
-      } else {
-        ToFloatsAndBytes(row, range, all + i * size, to + i * size);
-      }
+      const auto at_row = [&](auto* data) { return data == nullptr ? data : data + i * size; };
+      loop({from + i * size, w, b, size, static_cast<float>(norm.eps)}, range,
+           {at_row(all.floats), at_row(all.bytes), at_row(all.halves)});
     }
   });
-  return bytes;
 }
 
 // Z2
-bool Takes(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias) {
-  const size_t rank = shape.size();
+bool Takes(const Norm& norm) {
+  const size_t rank = norm.shape.size();
+  const at::Tensor& x = norm.x;
   if (!IsDense(x) || rank == 0 || static_cast<size_t>(x.dim()) < rank || x.numel() == 0) return false;
-  const int64_t size = c10::multiply_integers(shape);
-  return x.sizes().slice(x.sizes().size() - rank) == shape && FitsRow(weight, size) && FitsRow(bias, size);
+  const int64_t size = c10::multiply_integers(norm.shape);
+  return x.sizes().slice(x.sizes().size() - rank) == norm.shape && FitsRow(norm.weight, size) &&
+         FitsRow(norm.bias, size);
 }
+
+at::Tensor ByTorch(const Norm& norm) { return at::layer_norm(norm.x, norm.shape, norm.weight, norm.bias, norm.eps); }
 
 at::Tensor Quantized(const at::Tensor& x, double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
   using Call = at::Tensor(const at::Tensor&, double, int64_t, int64_t, int64_t, at::ScalarType);
@@ -142,38 +191,83 @@ at::Tensor Quantized(const at::Tensor& x, double scale, int64_t zero_point, int6
 
 at::Tensor NormToBytes(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias,
                        double eps, double scale, int64_t zero_point, int64_t qmin, int64_t qmax) {
-  if (Takes(x, shape, weight, bias)) {
-    return Run(x, shape, weight, bias, eps, RangeOf(scale, zero_point, qmin, qmax), nullptr);
-  }
-  return Quantized(at::layer_norm(x, shape, weight, bias, eps), scale, zero_point, qmin, qmax);
+  const Norm norm{x, shape, weight, bias, eps};
+  if (!Takes(norm)) return Quantized(ByTorch(norm), scale, zero_point, qmin, qmax);
+  at::Tensor bytes = Empty(norm, at::kByte);
+  Run(norm, {bytes}, RangeOf(scale, zero_point, qmin, qmax));
+  return bytes;
 }
 
 std::tuple<at::Tensor, at::Tensor> NormWithBytes(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight,
                                                  const Optional& bias, double eps, double scale, int64_t zero_point,
                                                  int64_t qmin, int64_t qmax) {
-  if (Takes(x, shape, weight, bias)) {
-    at::Tensor floats = at::detail::empty_cpu(x.sizes(), at::kFloat);
-    at::Tensor bytes = Run(x, shape, weight, bias, eps, RangeOf(scale, zero_point, qmin, qmax), &floats);
-    return {floats, bytes};
+  const Norm norm{x, shape, weight, bias, eps};
+  if (!Takes(norm)) {
+    const at::Tensor floats = ByTorch(norm);
+    return {floats, Quantized(floats, scale, zero_point, qmin, qmax)};
   }
-  const at::Tensor floats = at::layer_norm(x, shape, weight, bias, eps);
-  return {floats, Quantized(floats, scale, zero_point, qmin, qmax)};
+  at::Tensor floats = Empty(norm, at::kFloat), bytes = Empty(norm, at::kByte);
+  Run(norm, {floats, bytes}, RangeOf(scale, zero_point, qmin, qmax));
+  return {floats, bytes};
+}
+
+// torch's last argument is for GPUs.
+at::Tensor NormToFloats(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias,
+                        double eps, bool) {
+  const Norm norm{x, shape, weight, bias, eps};
+  if (!Takes(norm)) return ByTorch(norm);
+  at::Tensor floats = Empty(norm, at::kFloat);
+  Run(norm, {floats});
+  return floats;
+}
+
+at::Tensor NormToBfloat16(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight, const Optional& bias,
+                          double eps, bool) {
+  const Norm norm{x, shape, weight, bias, eps};
+  if (!Takes(norm)) return ByTorch(norm).to(at::kBFloat16);
+  at::Tensor halves = Empty(norm, at::kBFloat16);
+  Run(norm, {halves});
+  return halves;
+}
+
+std::tuple<at::Tensor, at::Tensor> NormWithBfloat16(const at::Tensor& x, at::IntArrayRef shape, const Optional& weight,
+                                                    const Optional& bias, double eps, bool) {
+  const Norm norm{x, shape, weight, bias, eps};
+  if (!Takes(norm)) {
+    const at::Tensor floats = ByTorch(norm);
+    return {floats, floats.to(at::kBFloat16)};
+  }
+  at::Tensor floats = Empty(norm, at::kFloat), halves = Empty(norm, at::kBFloat16);
+  Run(norm, {floats, halves});
+  return {floats, halves};
 }
 
 }  // namespace
+
+bool IsPlainNorm(const Graph& graph, const Node& node) {
+  return Is(node, "aten::layer_norm") && !IsUnderAutocast(graph, node) &&
+         ConstInts(FindArg(node, "normalized_shape")) && ConstNumber(FindArg(node, "eps")) &&
+         IsFloatTensor(graph.value(node.outputs[0]).type);
+}
 
 bool IsNormToBytes(const Node& node) {
   return Is(node, "frametap::layer_norm_to_bytes") || Is(node, "frametap::layer_norm_with_bytes");
 }
 
 void RegisterLayerNorm() {
-  const std::string args =
-      "(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps, float scale, int zero_point, "
-      "int qmin, int qmax) -> ";
+  const std::string norm = "(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps, ";
+  const std::string bytes = norm + "float scale, int zero_point, int qmin, int qmax) -> ";
+  const std::string floats = norm + "bool cudnn_enable) -> ";
   auto* defs = new torch::Library(torch::Library::FRAGMENT, "frametap", std::nullopt, __FILE__, __LINE__);
-  defs->def(("layer_norm_to_bytes" + args + "Tensor").c_str());
-  defs->def(("layer_norm_with_bytes" + args + "(Tensor, Tensor)").c_str());
+  defs->def(("layer_norm" + floats + "Tensor").c_str());
+  defs->def(("layer_norm_to_bfloat16" + floats + "Tensor").c_str());
+  defs->def(("layer_norm_with_bfloat16" + floats + "(Tensor, Tensor)").c_str());
+  defs->def(("layer_norm_to_bytes" + bytes + "Tensor").c_str());
+  defs->def(("layer_norm_with_bytes" + bytes + "(Tensor, Tensor)").c_str());
   auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  cpu->impl("layer_norm", TORCH_FN(NormToFloats));
+  cpu->impl("layer_norm_to_bfloat16", TORCH_FN(NormToBfloat16));
+  cpu->impl("layer_norm_with_bfloat16", TORCH_FN(NormWithBfloat16));
   cpu->impl("layer_norm_to_bytes", TORCH_FN(NormToBytes));
   cpu->impl("layer_norm_with_bytes", TORCH_FN(NormWithBytes));
 }

@@ -17,6 +17,7 @@
 #include "backends/quant/curves.h"
 #include "backends/quant/halves.h"
 #include "backends/quant/kernel_tensor.h"
+#include "backends/quant/layer_norm.h"
 #include "backends/quant/lower.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
@@ -77,7 +78,7 @@ class Lowering {
         EmitRecurrence(node);
       } else {
         Materialise(node.args, node);
-        if (!EmitHalf(node)) out_.Copy(node);
+        if (!EmitHalf(node)) EmitFloat(node);
       }
       step_.fates[i].now = LastNode();
     }
@@ -182,11 +183,7 @@ class Lowering {
   // L5. The op that quantizes the result of `n`, or an invalid id.
   NodeId QuantizeAfterNorm(NodeId n) const {
     const Node& node = from_.node(n);
-    const bool is_norm = Is(node, "aten::layer_norm") && !IsUnderAutocast(from_, node) &&
-                         ConstInts(FindArg(node, "normalized_shape")) && ConstNumber(FindArg(node, "eps"));
-    if (!is_norm || is_written_[node.outputs[0].raw()] || !IsFloatTensor(from_.value(node.outputs[0]).type)) {
-      return NodeId();
-    }
+    if (!IsPlainNorm(from_, node) || is_written_[node.outputs[0].raw()]) return NodeId();
     for (const NodeId reader : patterns_.uses().nodes[node.outputs[0].raw()]) {
       const Node& quantize = from_.node(reader);
       const bool takes = Is(quantize, "frametap::quantize_per_tensor") && !patterns_.IsTaken(reader);
@@ -209,16 +206,17 @@ class Lowering {
                                 bytes, norm));
       return;
     }
-    Node both;
-    both.op = FindOperator("frametap::layer_norm_with_bytes");
-    both.args = std::move(args);
-    both.state = norm.state;
-    both.where = norm.where;
-    for (const ValueId v : {floats, bytes}) {
-      both.outputs.push_back(out_.NewValue(from_.value(v).name, from_.value(v).type, v));
-      out_.Map(v, both.outputs.back());
-    }
-    out_.graph.AddNode(std::move(both));
+    const Value& both = from_.value(floats);
+    const auto made = out_.EmitAll(FindOperator("frametap::layer_norm_with_bytes"), std::move(args),
+                                   {{both.name, both.type, floats}, {value.name, value.type, bytes}}, norm);
+    out_.Map(floats, made[0]);
+    out_.Map(bytes, made[1]);
+  }
+
+  void EmitFloat(const Node& node) {
+    Node quicker = node;
+    if (IsPlainNorm(from_, node)) quicker.op = *QuickerOperator(node);
+    out_.Copy(quicker);
   }
 
   void EmitQuantize(const Node& node) {

@@ -7,7 +7,6 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
-#include <bit>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -40,13 +39,10 @@ void QuantizeLoop(const float* __restrict from, uint8_t* __restrict to, int64_t 
   for (int64_t i = 0; i < n; ++i) to[i] = ToByte(from[i], inverse, lo, hi, zero_point);
 }
 
-// `from`: bfloat16, which is the upper half of a float.
 FRAMETAP_WIDE_LOOP
-void QuantizeHalvesLoop(const uint16_t* __restrict from, uint8_t* __restrict to, int64_t n, float inverse, float lo,
-                        float hi, int32_t zero_point) {
-  for (int64_t i = 0; i < n; ++i) {
-    to[i] = ToByte(std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16), inverse, lo, hi, zero_point);
-  }
+void QuantizeHalvesLoop(const c10::BFloat16* __restrict from, uint8_t* __restrict to, int64_t n, float inverse,
+                        float lo, float hi, int32_t zero_point) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToByte(ToFloat(from[i]), inverse, lo, hi, zero_point);
 }
 
 FRAMETAP_WIDE_LOOP
@@ -104,7 +100,7 @@ at::Tensor Quantize(const at::Tensor& x, double scale, int64_t zero_point, int64
     });
   };
   if (is_half) {
-    run(static_cast<const uint16_t*>(from.const_data_ptr()), QuantizeHalvesLoop);
+    run(from.const_data_ptr<c10::BFloat16>(), QuantizeHalvesLoop);
   } else {
     run(from.const_data_ptr<float>(), QuantizeLoop);
   }
@@ -287,7 +283,10 @@ void RegisterOperators() {
                              "quantize_per_tensor",
                              "quantize_per_tensor_channels_last",
                              "laid_out",
+                             "layer_norm",
+                             "layer_norm_to_bfloat16",
                              "layer_norm_to_bytes",
+                             "layer_norm_with_bfloat16",
                              "layer_norm_with_bytes",
                              "lstm",
                              "lstm_cell",
@@ -306,6 +305,7 @@ c10::OperatorHandle FindOperator(const char* name, const char* overload) {
 
 std::optional<c10::OperatorHandle> QuickerOperator(const Node& node) {
   if (Is(node, "aten::cat")) return FindOperator("frametap::cat");
+  if (Is(node, "aten::layer_norm")) return FindOperator("frametap::layer_norm");
   if (Is(node, "aten::max_pool2d")) return FindOperator("frametap::max_pool2d");
   if (Is(node, "aten::upsample_bilinear2d", "vec")) return FindOperator("frametap::upsample_bilinear2d");
   return std::nullopt;

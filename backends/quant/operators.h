@@ -22,7 +22,8 @@ void RegisterOperators();
 // The operator `name` ("frametap::quantize_per_tensor"), which must be registered.
 c10::OperatorHandle FindOperator(const char* name, const char* overload = "");
 
-// The operator of ours that takes the arguments of the node's op, and less time on images that are channels_last.
+// The operator of ours that takes the arguments of the node's op, and less time: on images that are channels_last, and on
+// rows of float32.
 std::optional<c10::OperatorHandle> QuickerOperator(const Node& node);
 
 }  // namespace frametap::quant

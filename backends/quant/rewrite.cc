@@ -76,17 +76,22 @@ NodeId Rewrite::CopyWith(const Node& node, std::vector<Arg> args) {
   return graph.AddNode(std::move(now));
 }
 
-ValueId Rewrite::Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
-                      ValueId old_origin, const Node& like) {
+std::vector<ValueId> Rewrite::EmitAll(const c10::OperatorHandle& op, std::vector<Arg> args,
+                                      std::initializer_list<Result> results, const Node& like) {
   Node node;
   node.op = op;
   node.args = std::move(args);
   node.state = like.state;
   node.where = like.where;
-  const ValueId out = NewValue(name, type, old_origin);
-  node.outputs = {out};
+  for (const auto& [name, type, old_origin] : results) node.outputs.push_back(NewValue(name, type, old_origin));
+  std::vector<ValueId> made(node.outputs.begin(), node.outputs.end());
   graph.AddNode(std::move(node));
-  return out;
+  return made;
+}
+
+ValueId Rewrite::Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
+                      ValueId old_origin, const Node& like) {
+  return EmitAll(op, std::move(args), {{name, type, old_origin}}, like)[0];
 }
 
 ValueId Rewrite::EmitConversion(ValueId now, c10::ScalarType to, ValueId old, const Node& like) {

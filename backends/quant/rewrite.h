@@ -5,6 +5,7 @@
 // Not here: what to rewrite (normalise.cc, convert.cc, lower.cc).
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,7 +52,15 @@ class Rewrite {
   // Copies a node with mapped arguments; its outputs stand for the old ones.
   NodeId Copy(const Node& node) { return CopyWith(node, Args(node.args)); }
   NodeId CopyWith(const Node& node, std::vector<Arg> args);  // … with these arguments, which are of the new graph
-  // Adds a one-output node. `state` and `where` are taken from `like`.
+  struct Result {
+    const std::string& name;
+    const Type& type;
+    ValueId old_origin;
+  };
+  // Adds a node. `state` and `where` are taken from `like`.
+  std::vector<ValueId> EmitAll(const c10::OperatorHandle& op, std::vector<Arg> args,
+                               std::initializer_list<Result> results, const Node& like);
+  // Adds a one-output node.
   ValueId Emit(const c10::OperatorHandle& op, std::vector<Arg> args, const std::string& name, const Type& type,
                ValueId old_origin, const Node& like);
   // Adds a copy of `now`, which stands for `old`, in bfloat16 or float32.

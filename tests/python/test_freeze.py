@@ -733,7 +733,7 @@ HALVES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "a norm between layers": (
         lambda: nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)),
         (3, 8),
-        2,
+        1,
     ),
     "a value that is also a result": (
         lambda: Program(lambda m, x: [y := m.a(x), m.b(y.view(-1, 8))], nn.Linear(8, 8)),

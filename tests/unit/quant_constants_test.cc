@@ -81,6 +81,10 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
     const auto one_key = [] { return at::randn({1, 1, 1, 8}).to(at::kBFloat16); };
     return {one_key(), one_key(), one_key(), c10::IValue(), 0.0, false, c10::IValue(), false};
   }
+  if (op == "frametap::layer_norm" || op == "frametap::layer_norm_to_bfloat16" ||
+      op == "frametap::layer_norm_with_bfloat16") {
+    return {at::randn({4, 8}), std::vector<int64_t>{8}, at::randn({8}), at::randn({8}), 1e-5, false};
+  }
   if (op == "frametap::layer_norm_to_bytes" || op == "frametap::layer_norm_with_bytes") {
     return {at::randn({4, 8}), std::vector<int64_t>{8}, at::randn({8}), at::randn({8}), 1e-5, 0.1, 3, 0, 255};
   }
