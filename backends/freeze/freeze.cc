@@ -25,6 +25,7 @@
 #include "backends/quant/normalise.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
+#include "backends/quant/pixels.h"
 #include "backends/quant/recurrence.h"
 #include "backends/quant/rewrite.h"
 
@@ -139,34 +140,11 @@ class Lowering {
 
   ValueId ResultOf(const Kernel& kernel) const { return from_.node(kernel.last()).outputs[0]; }
 
-  // Why torch runs the layer; "" if a kernel does, which is then given its convolution.
-  std::string WhyNot(Kernel* kernel) const {
-    const Node& node = from_.node(kernel->layer);
-    const auto x = TensorArg(node, "input");
-    if (quant::IsUnderAutocast(from_, node)) return "it ran under autocast";
-    if (!x || !quant::IsFloatTensor(TypeOf(*x)) || !quant::IsFloatTensor(TypeOf(node.outputs[0]))) {
-      return "it does not compute in float32 on the CPU";
-    }
-    const at::Tensor weight = normal_.FrozenFloat(node, "weight");
-    if (!weight.defined() || weight.numel() == 0) return "its weight is not a parameter or buffer of float32";
-    if (!quant::IsNone(quant::FindArg(node, "bias")) && !normal_.FrozenFloat(node, "bias").defined()) {
-      return "its bias is not a parameter or buffer of float32";
-    }
-    if (!IsConvolution(node)) return weight.dim() == 2 ? "" : "its weight is not a matrix";
-    if (order_reader_ != nullptr) {
-      return absl::StrCat(quant::NameWithPlace(*order_reader_),
-                          " reads memory in the order in which torch would have it");
-    }
-    std::string why;
-    kernel->convolution = quant::ConvolutionOf(node, TypeOf(*x).sizes.size(), weight.sizes(), &why);
-    return why;
-  }
-
   // F4. A value that is written in place may not be read later than the program reads it.
   void Find(NodeId n) {
     Kernel kernel;
     kernel.layer = n;
-    reason_[n.raw()] = WhyNot(&kernel);
+    reason_[n.raw()] = WhyNotPacked(normal_, from_.node(n), order_reader_, &kernel.convolution);
     if (!reason_[n.raw()].empty()) return;
     kernel.scheme = &ChooseScheme(config_, from_.node(n), &reason_[n.raw()]);
     if (kernel.scheme->products == Products::kBfloat16 && IsTransposed(kernel) && !CanBePacked(kernel)) {
@@ -205,6 +183,7 @@ class Lowering {
     onednn::Layer layer;
     layer.weight = normal_.known[weight.raw()];
     if (bias.valid()) layer.bias = normal_.known[bias.raw()];
+    layer.reads_bfloat16 = ReadsHalf(scheme);
     const Sizes rows = quant::RowsOfProduct(from_, node, i, layer);
     return Packed(scheme, std::move(layer), rows);
   }
@@ -315,16 +294,33 @@ class Lowering {
     const auto found = kernels_.find(kernel_of_[n.raw()]);
     if (found == kernels_.end()) return RunsInHalf(node) && !IsMask(node, v) && !quant::IsPlainNorm(from_, node);
     const Kernel& kernel = found->second;
-    if (!ReadsHalf(kernel)) return false;
+    if (!ReadsHalf(*kernel.scheme)) return false;
     if (n == kernel.layer) return TensorArg(node, "input") == v;
     return n == kernel.add && v == kernel.addend && is_half_[ResultOf(kernel).raw()];
   }
-  static bool ReadsHalf(const Kernel& kernel) {
-    return kernel.scheme->products == Products::kBfloat16 && onednn::HasBfloat16Products();
+  static bool ReadsHalf(const Scheme& scheme) {
+    return scheme.products == Products::kBfloat16 && onednn::HasBfloat16Products();
   }
 
   // `node`: of torch.
   bool RunsInHalf(const Node& node) const { return node.outputs.size() == 1 && is_half_[node.outputs[0].raw()]; }
+
+  // The value as a kernel reads it. The images of a program have few channels, which lie one after the other.
+  ValueId ReadByKernel(const Kernel& kernel, ValueId v) {
+    const Node& node = from_.node(kernel.layer);
+    const bool is_half = ReadsHalf(*kernel.scheme);
+    const bool is_of_pixels = kernel.convolution && TypeOf(v).sizes.size() == 4 && !is_image_[v.raw()] &&
+                              !is_half_[v.raw()] && InputsOf(kernel) <= quant::kMostChannelsOfPixels;
+    if (!is_of_pixels) return Read(v, node, false, is_half);
+    const at::ScalarType dtype = is_half ? at::kBFloat16 : at::kFloat;
+    return out_.Emit(quant::FindOperator("frametap::pixels"),
+                     {Arg::Of(out_.at(v)), Arg::Const(static_cast<int64_t>(dtype))}, from_.value(v).name + "_pixels",
+                     quant::Retyped(TypeOf(v), dtype), v, node);
+  }
+  int64_t InputsOf(const Kernel& kernel) const {
+    const at::Tensor weight = normal_.FrozenFloat(from_.node(kernel.layer), "weight");
+    return IsTransposed(kernel) ? weight.size(0) : weight.size(1) * kernel.convolution->groups;
+  }
 
   // The value in this type, as an op reads it.
   ValueId Read(ValueId v, const Node& like, bool is_dense, bool is_half) {
@@ -342,7 +338,7 @@ class Lowering {
     layer.weight = normal_.FrozenFloat(node, "weight");
     layer.bias = normal_.FrozenFloat(node, "bias");
     layer.has_addend = kernel.add.valid();
-    layer.reads_bfloat16 = ReadsHalf(kernel);
+    layer.reads_bfloat16 = ReadsHalf(*kernel.scheme);
     layer.gives_bfloat16 = is_half_[ResultOf(kernel).raw()];
     if (kernel.curve.valid()) quant::SetCurve(*quant::CurveOf(from_.node(kernel.curve)), &layer);
     if (kernel.convolution) quant::SetNumbers(*kernel.convolution, &layer);
@@ -361,7 +357,7 @@ class Lowering {
     const ValueId x = *TensorArg(node, "input");
     const ValueId result = ResultOf(kernel);
     const auto& convolution = kernel.convolution;
-    ValueId images = Read(x, node, false, ReadsHalf(kernel));
+    ValueId images = ReadByKernel(kernel, x);
     if (convolution) {
       images = quant::PaddedAtEnd(*convolution, images, out_.graph.value(images).type, 0, node, &out_);
     }

@@ -12,8 +12,8 @@
 //   F6  No gradients: all ops run in no-grad mode.
 //   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.
 //   F8  With bfloat16 on a processor that has products of it, layers read it. A value that only such layers read, perhaps
-//       through pools, curves and reshapes, is stored in it, and so is the result of a layer norm. Results of the graph, and values that are written in place or
-//       share memory with either, are float32.
+//       through pools, curves and reshapes, is stored in it, and so is the result of a layer norm. Results of the graph are
+//       float32, and so are values that are written in place or share memory with either.
 // Not here: when graphs are recorded (freeze_backend.h), kernels (backends/onednn).
 #pragma once
 

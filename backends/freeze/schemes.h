@@ -1,9 +1,12 @@
-// Schemes: the ways of multiplying, as rows.
+// Schemes: the ways of multiplying, as rows, and which layers are packed.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "backends/freeze/freeze.h"
+#include "backends/quant/convolution.h"
+#include "backends/quant/normalise.h"
 
 namespace frametap::freeze {
 
@@ -20,5 +23,9 @@ const Scheme& InFloat32();
 
 // Returns the scheme of a layer. `words`: for the report, where it is not plain.
 const Scheme& ChooseScheme(const Config& config, const Node& node, std::string* words);
+
+// Returns why torch runs the layer; "" if a kernel does, and then its convolution. `order_reader`: from op_traits.h.
+std::string WhyNotPacked(const quant::NormalizedGraph& normal, const Node& node, const Node* order_reader,
+                         std::optional<quant::Convolution>* convolution);
 
 }  // namespace frametap::freeze

@@ -106,7 +106,7 @@ struct LayerKernel::Sized {
 LayerKernel::LayerKernel(Layer layer)
     : layer_(Ready(std::move(layer))),
       operands_(std::make_unique<Operands>(layer_)),
-      pixels_(GivesTiles(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr) {}
+      pixels_(PaysByPixel(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr) {}
 
 LayerKernel::~LayerKernel() = default;
 

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "backends/onednn/library.h"
+
 namespace frametap::onednn {
 
 bool GivesTiles(const Layer& layer) {
@@ -13,6 +15,10 @@ bool GivesTiles(const Layer& layer) {
     if (layer.window(i) != layer.stride[i] || layer.dilation[i] != 1 || layer.padding[i] != 0) return false;
   }
   return true;
+}
+
+bool PaysByPixel(const Layer& layer) {
+  return GivesTiles(layer) && (!layer.is_float() || layer.reads_bfloat16) && HasTiles();
 }
 
 Layer LayerOfPixels(const Layer& layer) {

@@ -143,6 +143,7 @@ constexpr OpRow kRows[] = {
     {"aten::clone", "", Family::kFloat, true, nullptr},
     {"frametap::state", "", Family::kFloat, false, nullptr},
     {"frametap::laid_out", "", Family::kFloat, false, nullptr},
+    {"frametap::pixels", "", Family::kFloat, false, nullptr},
     {"frametap::planes", "", Family::kFloat, false, nullptr},
     {"frametap::quantize_per_tensor", "", Family::kFloat, true, nullptr},
     {"frametap::quantize_per_tensor_channels_last", "", Family::kFloat, true, nullptr},

@@ -20,6 +20,7 @@
 #include "backends/quant/layer_norm.h"
 #include "backends/quant/layouts.h"
 #include "backends/quant/op_table.h"
+#include "backends/quant/pixels.h"
 #include "backends/quant/planes.h"
 #include "backends/quant/pointwise.h"
 #include "backends/quant/pools.h"
@@ -212,6 +213,7 @@ void RegisterOperators() {
     defs->def("laid_out(Tensor(a) images, Tensor[] like) -> Tensor(a)");
     defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
+    defs->def("pixels(Tensor(a) images, ScalarType dtype) -> Tensor(a)");
     defs->def(
         "bfloat16_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, "
         "bool is_causal, *, float? scale, bool enable_gqa) -> Tensor");
@@ -229,6 +231,7 @@ void RegisterOperators() {
     defs->def(("qadaptive_avg_pool2d" + average + "int[] output_size) -> Tensor").c_str());
     defs->def(
         "upsample_bilinear2d(Tensor input, int[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor");
+    defs->def("adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor");
     defs->def("cat(Tensor[] tensors, int dim) -> Tensor");
     auto* cpu = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::CPU, __FILE__, __LINE__);
     cpu->impl("quantize_per_tensor", TORCH_FN(QuantizePerTensor));
@@ -239,12 +242,14 @@ void RegisterOperators() {
     cpu->impl("qadd", TORCH_FN(AddBytes));
     cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("planes", TORCH_FN(Planes));
+    cpu->impl("pixels", TORCH_FN(Pixels));
     cpu->impl("bfloat16_attention", TORCH_FN(Attention));
     cpu->impl("laid_out", TORCH_FN(LayOut));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("max_pool2d", TORCH_FN(MaxPool));
     cpu->impl("qavg_pool2d", TORCH_FN(AvgPoolBytes));
     cpu->impl("qadaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPoolBytes));
+    cpu->impl("adaptive_avg_pool2d", TORCH_FN(AdaptiveAvgPool));
     cpu->impl("cat", TORCH_FN(Concatenate));
     cpu->impl("upsample_bilinear2d", TORCH_FN(UpsampleBilinear));
     auto* meta = new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::Meta, __FILE__, __LINE__);
@@ -263,11 +268,13 @@ void RegisterOperators() {
     // longer than many of them.
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    for (const char* name : {"bfloat16_attention",
+    for (const char* name : {"adaptive_avg_pool2d",
+                             "bfloat16_attention",
                              "cat",
                              "dequantize_per_channel",
                              "dequantize_per_tensor",
                              "note_if_not_finite",
+                             "pixels",
                              "planes",
                              "qadaptive_avg_pool2d",
                              "qadd",
@@ -304,6 +311,7 @@ c10::OperatorHandle FindOperator(const char* name, const char* overload) {
 }
 
 std::optional<c10::OperatorHandle> QuickerOperator(const Node& node) {
+  if (Is(node, "aten::adaptive_avg_pool2d")) return FindOperator("frametap::adaptive_avg_pool2d");
   if (Is(node, "aten::cat")) return FindOperator("frametap::cat");
   if (Is(node, "aten::layer_norm")) return FindOperator("frametap::layer_norm");
   if (Is(node, "aten::max_pool2d")) return FindOperator("frametap::max_pool2d");

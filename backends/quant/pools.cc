@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/max_pool2d.h>
 
 #include <algorithm>
@@ -30,40 +31,52 @@ struct Windows {
   T* to;
 };
 
+// The maximum of vectors: NaN where one of them is.
 template <class T>
-struct VectorOf {
-  using Type [[gnu::vector_size(32)]] = T;
-  // NaN, if there is one.
-  [[gnu::always_inline]] static void Max(const Type& x, Type* most) { *most = (x > *most) | (x != x) ? x : *most; }
+struct Maximum {
+  using Vector [[gnu::vector_size(32)]] = T;
+  [[gnu::always_inline]] void Begin(const Vector& x) { most = x; }
+  [[gnu::always_inline]] void Add(const Vector& x) { most = (x > most) | (x != x) ? x : most; }
+  [[gnu::always_inline]] void Get(Vector* to) const { *to = most; }
+  Vector most;
 };
 
 // Its bits are in the order of the numbers, as signed ones, if those of negative numbers are turned.
 template <>
-struct VectorOf<c10::BFloat16> {
-  using Type [[gnu::vector_size(32)]] = int16_t;
-  [[gnu::always_inline]] static void Max(const Type& x, Type* most) {
-    const Type place = x ^ (x >> 15 & 0x7FFF), place_of_most = *most ^ (*most >> 15 & 0x7FFF);
-    const auto is_nan = (x & 0x7FFF) > 0x7F80, most_is_nan = (*most & 0x7FFF) > 0x7F80;
-    *most = is_nan | ((place > place_of_most) & ~most_is_nan) ? x : *most;
+struct Maximum<c10::BFloat16> {
+  using Vector [[gnu::vector_size(32)]] = int16_t;
+  [[gnu::always_inline]] void Begin(const Vector& x) {
+    most = x ^ (x >> 15 & 0x7FFF);
+    has_nan = (x & 0x7FFF) > 0x7F80;
   }
+  [[gnu::always_inline]] void Add(const Vector& x) {
+    const Vector place = x ^ (x >> 15 & 0x7FFF);
+    most = place > most ? place : most;
+    has_nan |= (x & 0x7FFF) > 0x7F80;
+  }
+  [[gnu::always_inline]] void Get(Vector* to) const { *to = (most ^ (most >> 15 & 0x7FFF)) | (has_nan & 0x7FC0); }
+  Vector most, has_nan;
 };
 
 template <class T>
 [[gnu::always_inline]] inline void MaxOfWindows(const Windows<T>& w, int64_t pixels) {
-  using Vector = typename VectorOf<T>::Type;
+  using Vector = typename Maximum<T>::Vector;
   constexpr auto kSize = static_cast<int64_t>(sizeof(Vector) / sizeof(T));
   constexpr std::integral_constant<size_t, sizeof(Vector)> kWhole;
   for (int64_t p = 0; p < pixels; ++p) {
     const T* const from = w.from + p * w.step;
     T* const to = w.to + p * w.channels;
     const auto block = [&](int64_t channel, auto bytes) {
-      Vector most{}, x{};
-      std::memcpy(&most, from + w.taps[0] + channel, bytes);
+      Maximum<T> maximum;
+      Vector x{};
+      std::memcpy(&x, from + w.taps[0] + channel, bytes);
+      maximum.Begin(x);
       for (int64_t tap = 1; tap < w.count; ++tap) {
         std::memcpy(&x, from + w.taps[tap] + channel, bytes);
-        VectorOf<T>::Max(x, &most);
+        maximum.Add(x);
       }
-      std::memcpy(to + channel, &most, bytes);
+      maximum.Get(&x);
+      std::memcpy(to + channel, &x, bytes);
     };
     int64_t channel = 0;
     for (; channel + kSize <= w.channels; channel += kSize) block(channel, kWhole);
@@ -86,6 +99,16 @@ void MaxLoop(const Windows<c10::BFloat16>& windows, int64_t pixels) { MaxOfWindo
 FRAMETAP_WIDE_LOOP
 void SumLoop(const uint8_t* __restrict from, int32_t* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+FRAMETAP_WIDE_LOOP
+void SumLoop(const float* __restrict from, float* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+FRAMETAP_WIDE_LOOP
+void SumLoop(const c10::BFloat16* __restrict from, float* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += ToFloat(from[i]);
 }
 
 FRAMETAP_WIDE_LOOP
@@ -178,6 +201,32 @@ void ForEachPixel(int64_t images, int64_t height, int64_t width, int64_t work, F
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t ox = 0; ox < width; ++ox) pixel(row / height, row % height, ox);
     }
+  });
+}
+
+// Calls `store(sums, taps, pixel)` for each pixel of `y`, of an adaptive mean. `x`: not empty.
+template <class T, class Sum, class F>
+void ForEachAdaptiveSum(const at::Tensor& x, const at::Tensor& y, const F& store) {
+  const int64_t c = x.size(1), h = x.size(2), w = x.size(3), oh = y.size(2), ow = y.size(3);
+  const T* const from = x.const_data_ptr<T>();
+  ForEachPixel(x.size(0), oh, ow, c, [&](int64_t n, int64_t oy, int64_t ox) {
+    const int64_t ya = oy * h / oh, yb = ((oy + 1) * h + oh - 1) / oh;
+    const int64_t xa = ox * w / ow, xb = ((ox + 1) * w + ow - 1) / ow;
+    thread_local std::vector<Sum> sum;
+    sum.assign(c, 0);
+    for (int64_t iy = ya; iy < yb; ++iy) {
+      for (int64_t ix = xa; ix < xb; ++ix) SumLoop(from + ((n * h + iy) * w + ix) * c, sum.data(), c);
+    }
+    store(sum, (yb - ya) * (xb - xa), (n * oh + oy) * ow + ox);
+  });
+}
+
+template <class T>
+void MeansOf(const at::Tensor& x, at::Tensor* y) {
+  const int64_t c = x.size(1);
+  T* const to = y->mutable_data_ptr<T>();
+  ForEachAdaptiveSum<T, float>(x, *y, [&](const std::vector<float>& sum, int64_t taps, int64_t pixel) {
+    for (int64_t i = 0; i < c; ++i) to[pixel * c + i] = sum[static_cast<size_t>(i)] / static_cast<float>(taps);
   });
 }
 
@@ -281,25 +330,29 @@ at::Tensor AvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_poin
   return q.dim() == 3 ? y.squeeze(0) : y;
 }
 
+at::Tensor AdaptiveAvgPool(const at::Tensor& x, at::IntArrayRef output_size) {
+  const bool is_float = x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+  if (!is_float || !IsPixelByPixel(x) || x.numel() == 0 || At(output_size, 0) < 1 || At(output_size, 1) < 1) {
+    return at::adaptive_avg_pool2d(x, output_size);
+  }
+  at::Tensor y = EmptyImages(x.size(0), x.size(1), At(output_size, 0), At(output_size, 1), x.scalar_type());
+  if (x.scalar_type() == at::kFloat) {
+    MeansOf<float>(x, &y);
+  } else {
+    MeansOf<c10::BFloat16>(x, &y);
+  }
+  return y;
+}
+
 at::Tensor AdaptiveAvgPoolBytes(const at::Tensor& q, double q_scale, int64_t q_zero_point, double scale,
                                 int64_t zero_point, int64_t qmin, int64_t qmax, at::IntArrayRef output_size) {
   const Averages averages(q_scale, q_zero_point, scale, zero_point, qmin, qmax);
   const at::Tensor x = AsBytes(q, "qadaptive_avg_pool2d");
-  const int64_t c = x.size(1), h = x.size(2), w = x.size(3);
-  const int64_t oh = At(output_size, 0), ow = At(output_size, 1);
-  at::Tensor y = EmptyImages(x.size(0), c, oh, ow);
-  const uint8_t* from = x.const_data_ptr<uint8_t>();
-  uint8_t* to = y.mutable_data_ptr<uint8_t>();
-  ForEachPixel(x.size(0), oh, ow, c, [&](int64_t n, int64_t oy, int64_t ox) {
-    const int64_t ya = oy * h / oh, yb = ((oy + 1) * h + oh - 1) / oh;
-    const int64_t xa = ox * w / ow, xb = ((ox + 1) * w + ow - 1) / ow;
-    const int64_t taps = (yb - ya) * (xb - xa);
-    thread_local std::vector<int32_t> sum;
-    sum.assign(c, 0);
-    for (int64_t iy = ya; iy < yb; ++iy) {
-      for (int64_t ix = xa; ix < xb; ++ix) SumLoop(from + ((n * h + iy) * w + ix) * c, sum.data(), c);
-    }
-    averages.Store(sum, taps, taps, to + ((n * oh + oy) * ow + ox) * c);
+  const int64_t c = x.size(1);
+  at::Tensor y = EmptyImages(x.size(0), c, At(output_size, 0), At(output_size, 1));
+  uint8_t* const to = y.mutable_data_ptr<uint8_t>();
+  ForEachAdaptiveSum<uint8_t, int32_t>(x, y, [&](const std::vector<int32_t>& sum, int64_t taps, int64_t pixel) {
+    averages.Store(sum, taps, taps, to + pixel * c);
   });
   return q.dim() == 3 ? y.squeeze(0) : y;
 }

@@ -122,13 +122,29 @@ void StepRow(Cell cell, const float* a, const float* b, int64_t n, float* h, flo
   }
 }
 
+FRAMETAP_WIDE_LOOP
+void ToHalves(const float* __restrict from, c10::BFloat16* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToBfloat16(from[i]);
+}
+
 // The weights of one part, in either form (N4).
 class Products {
  public:
   Products(at::TensorList weights, at::TensorList biases, size_t index, int64_t bits)
       : weight_(weights[index]), bias_(biases.empty() ? at::Tensor() : biases[index]), bits_(bits) {}
 
+  bool reads_bfloat16() const {
+    const onednn::LayerKernel* const kernel = KernelIn(weight_);
+    return kernel != nullptr && kernel->layer().reads_bfloat16;
+  }
+
+  // `x`: dense, of float32.
   at::Tensor operator()(const at::Tensor& x) const {
+    if (reads_bfloat16()) {
+      const at::Tensor halves = at::detail::empty_cpu(x.sizes(), at::kBFloat16);
+      ToHalves(x.const_data_ptr<float>(), halves.mutable_data_ptr<c10::BFloat16>(), x.numel());
+      return RunFloatLinear(halves, weight_);
+    }
     if (KernelIn(weight_) != nullptr) return RunFloatLinear(x, weight_);
     return at::linear(RoundedRows(x, static_cast<int>(bits_)), weight_, bias_);
   }

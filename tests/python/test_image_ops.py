@@ -78,6 +78,40 @@ def test_max_pools(dtype: torch.dtype, layout: torch.memory_format) -> None:
         same(torch.ops.frametap.max_pool2d(x[0], **window), want[0])
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_means(dtype: torch.dtype, layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    sizes = [[1, 1], [3, 2], [9, 8], [11, 3]]
+    for size, channels in itertools.product(sizes, CHANNELS):
+        x = images(2, channels, 9, 8, dtype=dtype, layout=layout)
+        x[0, 0, 0, 0] = math.nan
+        want = F.adaptive_avg_pool2d(x.double(), size)
+        got = torch.ops.frametap.adaptive_avg_pool2d(x, size)
+        assert got.dtype == dtype
+        step = 1e-6 if dtype == torch.float32 else 0.01
+        torch.testing.assert_close(got.double(), want, rtol=step, atol=step, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+def test_pixels(dtype: torch.dtype, channels: int) -> None:
+    """Rows of a pixel, of less and more than a tile, and of parts of images."""
+    torch.manual_seed(0)
+    for height, width in ((1, 1), (1, 2), (2, 3), (3, 128), (2, 131), (1, 300)):
+        whole = torch.randn(3, channels + 1, height, width + 2)
+        for x in (
+            whole[:, 1:, :, 2:].contiguous(),
+            whole[:, 1:, :, 2:],
+            whole[:, 1:, :, 2:].contiguous(memory_format=torch.channels_last),
+            whole[:0, 1:],
+        ):
+            got = torch.ops.frametap.pixels(x, dtype)
+            assert torch.equal(got, x.to(dtype))
+            assert got.is_contiguous(memory_format=torch.channels_last)
+    assert torch.ops.frametap.pixels(torch.full((1, 3, 2, 2), math.nan), dtype).isnan().all()
+
+
 def test_a_window_without_elements_gives_minus_infinity() -> None:
     x = images(1, 20, 1, 1, dtype=torch.float32, layout=torch.channels_last)
     window = {"kernel_size": [2, 2], "stride": [1, 1], "padding": [1, 1], "dilation": [2, 2]}
@@ -173,6 +207,7 @@ class Around(nn.Module):
 
 PROGRAMS: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor], int]] = {
     "pool": ("frametap.max_pool2d", lambda a, b: F.max_pool2d(a, 3, 2, 1), 8),
+    "mean": ("frametap.adaptive_avg_pool2d", lambda a, b: F.adaptive_avg_pool2d(a, (2, 3)), 8),
     "cat": ("frametap.cat", lambda a, b: torch.cat([a, b], 1), 16),
     "bilinear": (
         "frametap.upsample_bilinear2d",
@@ -198,3 +233,25 @@ def test_frozen_models_use_them(name: str, dtype: torch.dtype) -> None:
             assert got.stride() == want.stride()
     graph = str(_C.freeze_of(frametap.segments(frozen)[0].executable)["graph"])
     assert op in graph
+    assert graph.count("frametap.pixels") == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_convolutions_of_few_channels(
+    dtype: torch.dtype, channels: int, is_transposed: bool
+) -> None:
+    kind = nn.ConvTranspose2d if is_transposed else nn.Conv2d
+    model = kind(channels, 8, 3).eval()
+    frozen = frametap.freeze(model, [torch.randn(1, channels, 8, 8)], dtype=dtype)
+    with torch.no_grad():
+        for x in (
+            torch.randn(1, channels, 8, 8),
+            torch.randn(2, channels, 5, 140).to(memory_format=torch.channels_last),
+            torch.randn(2, channels, 12, 9)[:, :, ::2],
+            torch.randn(channels, 6, 7),
+        ):
+            want, got = model(x), frozen(x)
+            assert (want - got).square().mean() < 1e-4 * want.square().mean()
+            assert got.stride() == want.stride()

@@ -310,15 +310,26 @@ TEST_F(Onednn, K5_TilesAreALinearLayerOfThePixels) {
 
 TEST_F(Onednn, K5_ManyLargeImagesAreSomeAtATime) {
   Layer layer;
-  layer.weight = at::randn({20, 33, 3, 2});
-  layer.bias = at::randn({33});
+  layer.weight = at::randint(-127, 128, {20, 33, 3, 2}, at::kChar);
+  layer.scales = at::rand({33}).mul(0.01);
+  layer.x = {0.02f, 3};
   layer.is_transposed = true;
   layer.stride = {3, 2, 1};
-  ASSERT_TRUE(GivesTiles(layer));
   LayerKernel kernel(layer);
-  const at::Tensor x = at::randn({7, 20, 21, 23});
-  EXPECT_LE(Difference(layer, kernel.Run(x), WantedOfFloats(layer, x, {})), 50);
-  EXPECT_EQ(kernel.counts().sizes, 2);  // of two images, and of the last one
+  const at::Tensor x = Bytes({7, 20, 21, 23});
+  EXPECT_LE(Difference(layer, kernel.Run(x), Wanted(layer, x, {})), 50);
+  EXPECT_EQ(PaysByPixel(layer), HasTiles());
+  EXPECT_EQ(kernel.counts().sizes, HasTiles() ? 2 : 1);  // of two images, and of the last one
+}
+
+TEST_F(Onednn, TilesPayWithAmxAndFewBits) {
+  Layer layer = RandomTiles();
+  EXPECT_EQ(PaysByPixel(layer), HasTiles());
+  layer = FloatForm(layer);
+  layer.has_addend = false;
+  EXPECT_FALSE(PaysByPixel(layer));
+  layer.multiplies_bfloat16 = layer.reads_bfloat16 = true;
+  EXPECT_EQ(PaysByPixel(layer), HasTiles());
 }
 
 TEST_F(Onednn, OnlyWindowsSideBySideAreTiles) {

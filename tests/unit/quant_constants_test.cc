@@ -60,6 +60,9 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::qavg_pool2d")
     return {image, 0.1, 3, 0.05, 2, 0, 255, one, one, zero, false, true, c10::IValue()};
   if (op == "frametap::upsample_bilinear2d") return {image, c10::IValue(), false, std::vector<double>{2, 2}};
+  if (op == "frametap::adaptive_avg_pool2d") {
+    return {at::randn({1, 8, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast), std::vector<int64_t>{4, 4}};
+  }
   if (op == "frametap::cat") return {std::vector<at::Tensor>{image}, 1};
   if (op == "frametap::max_pool2d") return {image, one, one, zero, one, false};
   if (op == "frametap::quantize_per_tensor" || op == "frametap::quantize_per_tensor_channels_last") {
