@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "backends/quant/depthwise.h"
 #include "backends/quant/params.h"
 #include "backends/quant/small_linear.h"
 
@@ -25,16 +26,18 @@ namespace {
 
 using onednn::LayerKernel;
 
-// A layer, and a second form of it for few rows; or the products of a dynamic layer, and the rest of it.
+// A layer, and a second form of it for few rows or for images of bfloat16; or the products of a dynamic layer, and the rest of it.
 struct Kernel {
   explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
     if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
+    if (Depthwise::Takes(onednn.layer())) depthwise.emplace(onednn.layer());
   }
   Kernel(const onednn::Layer& layer, const DynamicLinear::Inputs& inputs)
       : onednn(DynamicLinear::ProductsOf(layer)), dynamic(DynamicLinear(layer, inputs)) {}
 
   LayerKernel onednn;
   std::optional<SmallLinear> small;
+  std::optional<Depthwise> depthwise;
   std::optional<DynamicLinear> dynamic;
 };
 
@@ -74,8 +77,9 @@ at::Tensor RunInto(const at::Tensor& x, at::Tensor accumulator, const at::Tensor
 }
 
 at::Tensor RunPacked(const at::Tensor& x, const at::Tensor& kernel, const std::optional<at::Tensor>& addend) {
-  LayerKernel& k = KernelOrThrow(kernel).onednn;
-  return k.Run(x, addend ? &*addend : nullptr);
+  Kernel& k = KernelOrThrow(kernel);
+  if (k.depthwise && k.depthwise->TakesImages(x)) return k.depthwise->Run(x);
+  return k.onednn.Run(x, addend ? &*addend : nullptr);
 }
 
 // An addend that had the sizes of the result may be broadcast in a later call, or the result may.

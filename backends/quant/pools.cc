@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backends/quant/wide_loop.h"
+#include "backends/quant/window.h"
 
 namespace frametap::quant {
 namespace {
@@ -119,11 +120,6 @@ void MeanLoop(const int32_t* __restrict sum, uint8_t* __restrict to, int64_t n, 
   }
 }
 
-// One spatial axis of a pooling window.
-struct Window {
-  int64_t size, kernel, stride, padding, dilation, outputs;
-};
-
 int64_t At(at::IntArrayRef list, size_t i) { return list.size() == 1 ? list[0] : list[i]; }
 
 Window MakeWindow(int64_t size, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
@@ -141,23 +137,6 @@ Window MakeWindow(int64_t size, at::IntArrayRef kernel, at::IntArrayRef stride, 
   w.outputs = (span + (ceil_mode ? w.stride - 1 : 0)) / w.stride + 1;
   if (ceil_mode && (w.outputs - 1) * w.stride >= size + w.padding) --w.outputs;  // a window must begin inside
   return w;
-}
-
-// Returns where a window's elements lie along an axis; those outside of the image are left out.
-std::vector<int64_t> ElementsOf(const Window& w, int64_t output) {
-  std::vector<int64_t> elements;
-  for (int64_t k = 0; k < w.kernel; ++k) {
-    const int64_t element = output * w.stride - w.padding + k * w.dilation;
-    if (element >= 0 && element < w.size) elements.push_back(element);
-  }
-  return elements;
-}
-
-// The results along an axis whose windows lie in the image, from the first one up to the last one, which is excluded.
-std::pair<int64_t, int64_t> Whole(const Window& w) {
-  const int64_t room = w.size - 1 - w.dilation * (w.kernel - 1) + w.padding;
-  const int64_t first = std::min((w.padding + w.stride - 1) / w.stride, w.outputs);
-  return {first, std::clamp(room < 0 ? 0 : room / w.stride + 1, first, w.outputs)};
 }
 
 template <class T>

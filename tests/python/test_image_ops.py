@@ -1,4 +1,4 @@
-"""Our operators for images that lie pixel by pixel give torch's results. pools/P2, resample/B2, concatenate.h."""
+"""Our kernels for images that lie pixel by pixel give torch's results. pools/P2, resample/B2, concatenate.h, pixels.h."""
 
 from __future__ import annotations
 
@@ -255,3 +255,23 @@ def test_convolutions_of_few_channels(
             want, got = model(x), frozen(x)
             assert (want - got).square().mean() < 1e-4 * want.square().mean()
             assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("kernel", [3, 5, (1, 3)])
+@pytest.mark.parametrize("stride", [1, 2, (3, 1)])
+def test_depthwise_convolutions_in_bfloat16(kernel: Any, stride: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(5, 40, 1),
+        nn.Conv2d(40, 40, kernel, stride, padding=1, groups=40),
+        nn.BatchNorm2d(40),
+        nn.ReLU6(),
+        nn.Conv2d(40, 6, 1),
+    ).eval()
+    frozen = frametap.freeze(model, [torch.randn(2, 5, 16, 16)], dtype=torch.bfloat16)
+    with torch.no_grad():
+        for sizes in ((2, 5, 16, 16), (1, 5, 9, 31), (5, 7, 12), (0, 5, 8, 8)):
+            x = torch.randn(sizes)
+            want, got = model(x), frozen(x)
+            assert (got.shape, got.stride()) == (want.shape, want.stride())
+            assert (want - got).square().sum() <= 1e-4 * want.square().sum()
