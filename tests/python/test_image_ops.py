@@ -270,7 +270,7 @@ def test_depthwise_convolutions_in_bfloat16(kernel: Any, stride: Any) -> None:
     ).eval()
     frozen = frametap.freeze(model, [torch.randn(2, 5, 16, 16)], dtype=torch.bfloat16)
     with torch.no_grad():
-        for sizes in ((2, 5, 16, 16), (1, 5, 9, 31), (5, 7, 12), (0, 5, 8, 8)):
+        for sizes in ((2, 5, 16, 16), (1, 5, 9, 31), (0, 5, 8, 8)):
             x = torch.randn(sizes)
             want, got = model(x), frozen(x)
             assert (got.shape, got.stride()) == (want.shape, want.stride())
