@@ -347,6 +347,11 @@ at::Tensor LayerKernel::Run(const at::Tensor& x, const at::Tensor* addend) {
   return is_one ? result.squeeze(0) : result;
 }
 
+void LayerKernel::RunRows(const void* x, int64_t rows, void* result) {
+  TORCH_CHECK(!layer_.is_convolution() && !layer_.has_addend, "kernel: expected a linear layer without an addend");
+  if (rows > 0) Execute({{rows, layer_.inputs()}}, x, nullptr, result);
+}
+
 at::Tensor LayerKernel::RunInto(const at::Tensor& x, const at::Tensor& accumulator) {
   TORCH_CHECK(layer_.accumulator && layer_.is_convolution(), "kernel: this one adds to no accumulator");
   CheckInput(layer_.input_type(), x, "an input");

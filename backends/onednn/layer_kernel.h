@@ -46,6 +46,8 @@ class LayerKernel {
   // `x`: [..., inputs], or [images, inputs, axes of an image...], or such an image alone; uint8, or f32 for a layer on
   // floats. `addend`: for layers that take one, f32 with the result's sizes. Any thread.
   at::Tensor Run(const at::Tensor& x, const at::Tensor* addend = nullptr);
+  // For a linear layer without an addend: rows that are dense, of the types that the layer reads and gives.
+  void RunRows(const void* x, int64_t rows, void* result);
   // The result is written into `accumulator` if it is dense and channels_last, else into a copy of it, and returned.
   at::Tensor RunInto(const at::Tensor& x, const at::Tensor& accumulator);
 

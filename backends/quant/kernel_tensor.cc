@@ -162,6 +162,11 @@ at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel) {
   return k.dynamic ? k.dynamic->Run(k.onednn, x) : k.onednn.Run(x);
 }
 
+LayerKernel* FloatKernelIn(const at::Tensor& tensor) {
+  Kernel* const kernel = FindKernel(tensor);
+  return kernel == nullptr || kernel->dynamic || !kernel->onednn.layer().is_float() ? nullptr : &kernel->onednn;
+}
+
 LayerKernel* KernelIn(const at::Tensor& tensor) {
   Kernel* const kernel = FindKernel(tensor);
   return kernel == nullptr ? nullptr : &kernel->onednn;

@@ -32,6 +32,9 @@ at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer
 // `kernel`: of a linear layer that takes and gives floats, dynamic or not.
 at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel);
 
+// The kernel of RunFloatLinear if it multiplies floats alone; null for dynamic layers and other tensors.
+onednn::LayerKernel* FloatKernelIn(const at::Tensor& tensor);
+
 // The kernel in a tensor; null for other tensors.
 onednn::LayerKernel* KernelIn(const at::Tensor& tensor);
 

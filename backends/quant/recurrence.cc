@@ -133,26 +133,42 @@ class Products {
   Products(at::TensorList weights, at::TensorList biases, size_t index, int64_t bits)
       : weight_(weights[index]), bias_(biases.empty() ? at::Tensor() : biases[index]), bits_(bits) {}
 
-  bool reads_bfloat16() const {
-    const onednn::LayerKernel* const kernel = KernelIn(weight_);
-    return kernel != nullptr && kernel->layer().reads_bfloat16;
-  }
-
-  // `x`: dense, of float32.
-  at::Tensor operator()(const at::Tensor& x) const {
-    if (reads_bfloat16()) {
-      const at::Tensor halves = at::detail::empty_cpu(x.sizes(), at::kBFloat16);
-      ToHalves(x.const_data_ptr<float>(), halves.mutable_data_ptr<c10::BFloat16>(), x.numel());
-      return RunFloatLinear(halves, weight_);
+  // `x`: dense rows of float32. The result is overwritten by the next call.
+  const at::Tensor& operator()(const at::Tensor& x) {
+    if (onednn::LayerKernel* const kernel = FloatKernelIn(weight_)) {
+      Multiply(kernel, x);
+    } else if (KernelIn(weight_) != nullptr) {
+      result_ = RunFloatLinear(x, weight_);
+    } else {
+      result_ = at::linear(RoundedRows(x, static_cast<int>(bits_)), weight_, bias_);
     }
-    if (KernelIn(weight_) != nullptr) return RunFloatLinear(x, weight_);
-    return at::linear(RoundedRows(x, static_cast<int>(bits_)), weight_, bias_);
+    return result_;
   }
 
  private:
+  // Steps of a sequence allocate nothing.
+  void Multiply(onednn::LayerKernel* kernel, const at::Tensor& x) {
+    const onednn::Layer& layer = kernel->layer();
+    TORCH_CHECK(x.size(-1) == layer.inputs(), "recurrence: expected rows of ", layer.inputs(), " features, got sizes ",
+                x.sizes());
+    if (!result_.defined()) {
+      c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+      sizes.back() = layer.outputs();
+      result_ = at::detail::empty_cpu(sizes, at::kFloat);
+      if (layer.reads_bfloat16) halves_ = at::detail::empty_cpu(x.sizes(), at::kBFloat16);
+    }
+    const void* rows = x.const_data_ptr();
+    if (layer.reads_bfloat16) {
+      ToHalves(x.const_data_ptr<float>(), halves_.mutable_data_ptr<c10::BFloat16>(), x.numel());
+      rows = halves_.const_data_ptr();
+    }
+    kernel->RunRows(rows, x.numel() / layer.inputs(), result_.mutable_data_ptr());
+  }
+
   const at::Tensor& weight_;
   const at::Tensor bias_;
   const int64_t bits_;
+  at::Tensor result_, halves_;
 };
 
 struct Arguments {
@@ -168,7 +184,7 @@ void RunPart(const Arguments& args, size_t part, const at::Tensor& x, const at::
              bool is_reverse, const at::Tensor& y, int64_t y_begin) {
   const int64_t steps = x.size(0), rows = x.size(1), n = h.size(-1), gates = GatesOf(args.cell) * n, wide = y.size(2);
   const at::Tensor from_input = Products(args.weights, args.biases, 2 * part, args.bits)(x);
-  const Products of_state(args.weights, args.biases, 2 * part + 1, args.bits);
+  Products of_state(args.weights, args.biases, 2 * part + 1, args.bits);
   const at::Tensor state = h.select(0, static_cast<int64_t>(part));
   TORCH_CHECK(from_input.size(-1) == gates, "recurrence: the weights give ", from_input.size(-1), " gates, not ",
               gates);
@@ -177,7 +193,7 @@ void RunPart(const Arguments& args, size_t part, const at::Tensor& x, const at::
   float* const y_data = y.mutable_data_ptr<float>() + y_begin;
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t step = is_reverse ? steps - 1 - i : i;
-    const at::Tensor from_state = of_state(state);
+    const at::Tensor& from_state = of_state(state);
     TORCH_CHECK(from_state.size(-1) == gates, "recurrence: a state gives ", from_state.size(-1), " gates, not ", gates);
     const float* const a = from_input.const_data_ptr<float>() + step * rows * gates;
     const float* const b = from_state.const_data_ptr<float>();
