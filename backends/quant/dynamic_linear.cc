@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/quant/buffer.h"
 #include "backends/quant/extremes.h"
 #include "backends/quant/wide_loop.h"
 
@@ -103,11 +104,10 @@ RowParams QuantizeRow(const float* x, uint8_t* to, int64_t n, float qmax) {
 }
 
 // D3.
-RowParams ParamsOfTensor(const at::Tensor& x, float qmax, float least_scale) {
-  const float* const from = x.const_data_ptr<float>();
-  TORCH_CHECK(x.numel() > 0, "dynamic_linear: a tensor without elements has no extremes to choose a scale by");
-  const Extremes found = ExtremesOf(from, x.numel(), 0);
-  TORCH_CHECK(found.finite() || std::none_of(from, from + x.numel(), [](float v) { return std::isnan(v); }),
+RowParams ParamsOfTensor(const float* x, int64_t n, float qmax, float least_scale) {
+  TORCH_CHECK(n > 0, "dynamic_linear: a tensor without elements has no extremes to choose a scale by");
+  const Extremes found = ExtremesOf(x, n, 0);
+  TORCH_CHECK(found.finite() || std::none_of(x, x + n, [](float v) { return std::isnan(v); }),
               "min nan should be less than max nan");
   return ParamsOf(found, qmax, least_scale);
 }
@@ -153,55 +153,55 @@ at::Tensor DynamicLinear::Run(onednn::LayerKernel& products, const at::Tensor& x
               "dynamic_linear: expected rows of ", inputs_, " floats on the CPU, got ", x.scalar_type(), " of sizes ",
               x.sizes());
   const at::Tensor from = x.contiguous();
-  const int64_t rows = inputs_ == 0 ? 0 : from.numel() / inputs_;
-  if (HasTwoBytes(rows_.bits, rows)) return RunInTwoBytes(products, from, rows);
-  const at::Tensor bytes = at::detail::empty_cpu(from.sizes(), at::kByte);
-  const bool is_shared = rows_.share == Share::kTensor;
-  std::vector<RowParams> params(static_cast<size_t>(rows));
-  if (is_shared) std::fill(params.begin(), params.end(), ParamsOfTensor(from, qmax_, rows_.least_scale));
-  const float* const f = from.const_data_ptr<float>();
-  uint8_t* const q = bytes.mutable_data_ptr<uint8_t>();
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs_)), [&](int64_t a, int64_t b) {
-    for (int64_t i = a; i < b; ++i) {
-      RowParams& p = params[static_cast<size_t>(i)];
-      if (!is_shared) p = ParamsOf(ExtremesOf(f + i * inputs_, inputs_, 0), qmax_, 0);
-      QuantizeBy(p, f + i * inputs_, q + i * inputs_, inputs_, qmax_);
-    }
-  });
-  at::Tensor result = products.Run(bytes);
-  float* const y = result.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, outputs_)), [&](int64_t a, int64_t b) {
-    for (int64_t i = a; i < b; ++i) {
-      const RowParams& p = params[static_cast<size_t>(i)];
-      const float shift = p.scale * static_cast<float>(p.zero_point);
-      Rescale(y + i * outputs_, outputs_, p.scale, shift, sums_.data(), bias_.data());
-    }
-  });
+  c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
+  sizes.back() = outputs_;
+  at::Tensor result = at::detail::empty_cpu(sizes, at::kFloat);
+  RunRows(products, from.const_data_ptr<float>(), inputs_ == 0 ? 0 : from.numel() / inputs_,
+          result.mutable_data_ptr<float>());
   return result;
 }
 
-at::Tensor DynamicLinear::RunInTwoBytes(onednn::LayerKernel& products, const at::Tensor& from, int64_t rows) const {
-  const at::Tensor bytes = at::detail::empty_cpu({2 * rows, inputs_}, at::kByte);
-  std::vector<RowParams> params(static_cast<size_t>(rows));
-  const float* const f = from.const_data_ptr<float>();
-  uint8_t* const q = bytes.mutable_data_ptr<uint8_t>();
+void DynamicLinear::RunRows(onednn::LayerKernel& products, const float* x, int64_t rows, float* y) const {
+  if (HasTwoBytes(rows_.bits, rows)) return RunInTwoBytes(products, x, rows, y);
+  const bool is_shared = rows_.share == Share::kTensor;
+  const Buffer<RowParams, DynamicLinear> memory_of_params(rows);
+  const Buffer<uint8_t, DynamicLinear> memory_of_bytes(rows * inputs_);
+  RowParams* const params = memory_of_params.data();
+  uint8_t* const bytes = memory_of_bytes.data();
+  if (is_shared) std::fill(params, params + rows, ParamsOfTensor(x, rows * inputs_, qmax_, rows_.least_scale));
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inputs_)), [&](int64_t a, int64_t b) {
+    for (int64_t i = a; i < b; ++i) {
+      if (!is_shared) params[i] = ParamsOf(ExtremesOf(x + i * inputs_, inputs_, 0), qmax_, 0);
+      QuantizeBy(params[i], x + i * inputs_, bytes + i * inputs_, inputs_, qmax_);
+    }
+  });
+  products.RunRows(bytes, rows, y);
+  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, outputs_)), [&](int64_t a, int64_t b) {
+    for (int64_t i = a; i < b; ++i) {
+      const float shift = params[i].scale * static_cast<float>(params[i].zero_point);
+      Rescale(y + i * outputs_, outputs_, params[i].scale, shift, sums_.data(), bias_.data());
+    }
+  });
+}
+
+void DynamicLinear::RunInTwoBytes(onednn::LayerKernel& products, const float* x, int64_t rows, float* y) const {
+  const Buffer<RowParams, DynamicLinear> params(rows);
+  const Buffer<uint8_t, DynamicLinear> bytes(2 * rows * inputs_);
+  const Buffer<float, DynamicLinear> sums(2 * rows * outputs_);
   for (int64_t i = 0; i < rows; ++i) {
-    uint8_t* const first = q + 2 * i * inputs_;
-    const RowParams p = params[static_cast<size_t>(i)] = QuantizeRow(f + i * inputs_, first, inputs_, qmax_);
-    QuantizeRest(p, ParamsOfRest(p, qmax_), f + i * inputs_, first, first + inputs_, inputs_, qmax_);
+    const float* const row = x + i * inputs_;
+    uint8_t* const first = bytes.data() + 2 * i * inputs_;
+    const RowParams p = params.data()[i] = QuantizeRow(row, first, inputs_, qmax_);
+    QuantizeRest(p, ParamsOfRest(p, qmax_), row, first, first + inputs_, inputs_, qmax_);
   }
-  const at::Tensor sums = products.Run(bytes);
-  c10::DimVector sizes(from.sizes().begin(), from.sizes().end());
-  sizes.back() = outputs_;
-  at::Tensor result = at::detail::empty_cpu(sizes, at::kFloat);
+  products.RunRows(bytes.data(), 2 * rows, sums.data());
   for (int64_t i = 0; i < rows; ++i) {
-    const RowParams p = params[static_cast<size_t>(i)], rest = ParamsOfRest(p, qmax_);
+    const RowParams p = params.data()[i], rest = ParamsOfRest(p, qmax_);
     const float shift = p.scale * static_cast<float>(p.zero_point) + rest.scale * static_cast<float>(rest.zero_point);
-    const float* const first = sums.const_data_ptr<float>() + 2 * i * outputs_;
-    RescaleTwo(first, first + outputs_, result.mutable_data_ptr<float>() + i * outputs_, outputs_, p.scale, rest.scale,
-               shift, sums_.data(), bias_.data());
+    const float* const first = sums.data() + 2 * i * outputs_;
+    RescaleTwo(first, first + outputs_, y + i * outputs_, outputs_, p.scale, rest.scale, shift, sums_.data(),
+               bias_.data());
   }
-  return result;
 }
 
 }  // namespace frametap::quant

@@ -40,9 +40,11 @@ class DynamicLinear {
 
   // `products`: the kernel of ProductsOf. `x`: f32 [..., inputs].
   at::Tensor Run(onednn::LayerKernel& products, const at::Tensor& x) const;
+  // The same on dense rows, which allocates nothing once its size has been met.
+  void RunRows(onednn::LayerKernel& products, const float* x, int64_t rows, float* y) const;
 
  private:
-  at::Tensor RunInTwoBytes(onednn::LayerKernel& products, const at::Tensor& from, int64_t rows) const;
+  void RunInTwoBytes(onednn::LayerKernel& products, const float* x, int64_t rows, float* y) const;
 
   int64_t inputs_, outputs_;
   std::vector<float> sums_;  // by output: the sum of its weights, which a zero point is multiplied with

@@ -17,16 +17,19 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "backends/quant/buffer.h"
 #include "backends/quant/depthwise.h"
 #include "backends/quant/params.h"
 #include "backends/quant/small_linear.h"
+#include "backends/quant/wide_loop.h"
 
 namespace frametap::quant {
 namespace {
 
 using onednn::LayerKernel;
 
-// A layer, and a second form of it for few rows or for images of bfloat16; or the products of a dynamic layer, and the rest of it.
+// A layer, and a second form of it for few rows or for images of bfloat16. Or the products of a dynamic layer, and the rest
+// of it.
 struct Kernel {
   explicit Kernel(onednn::Layer layer) : onednn(std::move(layer)) {
     if (SmallLinear::Takes(onednn.layer())) small.emplace(onednn.layer());
@@ -162,9 +165,19 @@ at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel) {
   return k.dynamic ? k.dynamic->Run(k.onednn, x) : k.onednn.Run(x);
 }
 
-LayerKernel* FloatKernelIn(const at::Tensor& tensor) {
-  Kernel* const kernel = FindKernel(tensor);
-  return kernel == nullptr || kernel->dynamic || !kernel->onednn.layer().is_float() ? nullptr : &kernel->onednn;
+FRAMETAP_WIDE_LOOP
+static void ToHalves(const float* __restrict from, c10::BFloat16* __restrict to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = ToBfloat16(from[i]);
+}
+
+void RunFloatRows(const at::Tensor& kernel, const float* x, int64_t rows, float* y) {
+  Kernel& k = KernelOrThrow(kernel);
+  if (k.dynamic) return k.dynamic->RunRows(k.onednn, x, rows, y);
+  if (!k.onednn.layer().reads_bfloat16) return k.onednn.RunRows(x, rows, y);
+  const int64_t n = rows * k.onednn.layer().inputs();
+  const Buffer<c10::BFloat16, Kernel> halves(n);
+  ToHalves(x, halves.data(), n);
+  k.onednn.RunRows(halves.data(), rows, y);
 }
 
 LayerKernel* KernelIn(const at::Tensor& tensor) {

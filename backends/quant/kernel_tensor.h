@@ -32,8 +32,8 @@ at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer
 // `kernel`: of a linear layer that takes and gives floats, dynamic or not.
 at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel);
 
-// The kernel of RunFloatLinear if it multiplies floats alone; null for dynamic layers and other tensors.
-onednn::LayerKernel* FloatKernelIn(const at::Tensor& tensor);
+// The same for dense rows of float32, whose products are written to `y`. Nothing is allocated once a size has been met.
+void RunFloatRows(const at::Tensor& kernel, const float* x, int64_t rows, float* y);
 
 // The kernel in a tensor; null for other tensors.
 onednn::LayerKernel* KernelIn(const at::Tensor& tensor);

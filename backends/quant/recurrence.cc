@@ -122,11 +122,6 @@ void StepRow(Cell cell, const float* a, const float* b, int64_t n, float* h, flo
   }
 }
 
-FRAMETAP_WIDE_LOOP
-void ToHalves(const float* __restrict from, c10::BFloat16* __restrict to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = ToBfloat16(from[i]);
-}
-
 // The weights of one part, in either form (N4).
 class Products {
  public:
@@ -135,10 +130,8 @@ class Products {
 
   // `x`: dense rows of float32. The result is overwritten by the next call.
   const at::Tensor& operator()(const at::Tensor& x) {
-    if (onednn::LayerKernel* const kernel = FloatKernelIn(weight_)) {
-      Multiply(kernel, x);
-    } else if (KernelIn(weight_) != nullptr) {
-      result_ = RunFloatLinear(x, weight_);
+    if (KernelIn(weight_) != nullptr) {
+      Multiply(x);
     } else {
       result_ = at::linear(RoundedRows(x, static_cast<int>(bits_)), weight_, bias_);
     }
@@ -146,29 +139,23 @@ class Products {
   }
 
  private:
-  // Steps of a sequence allocate nothing.
-  void Multiply(onednn::LayerKernel* kernel, const at::Tensor& x) {
-    const onednn::Layer& layer = kernel->layer();
+  // The steps of a sequence allocate nothing.
+  void Multiply(const at::Tensor& x) {
+    const onednn::Layer& layer = KernelIn(weight_)->layer();
     TORCH_CHECK(x.size(-1) == layer.inputs(), "recurrence: expected rows of ", layer.inputs(), " features, got sizes ",
                 x.sizes());
     if (!result_.defined()) {
       c10::DimVector sizes(x.sizes().begin(), x.sizes().end());
       sizes.back() = layer.outputs();
       result_ = at::detail::empty_cpu(sizes, at::kFloat);
-      if (layer.reads_bfloat16) halves_ = at::detail::empty_cpu(x.sizes(), at::kBFloat16);
     }
-    const void* rows = x.const_data_ptr();
-    if (layer.reads_bfloat16) {
-      ToHalves(x.const_data_ptr<float>(), halves_.mutable_data_ptr<c10::BFloat16>(), x.numel());
-      rows = halves_.const_data_ptr();
-    }
-    kernel->RunRows(rows, x.numel() / layer.inputs(), result_.mutable_data_ptr());
+    RunFloatRows(weight_, x.const_data_ptr<float>(), x.numel() / layer.inputs(), result_.mutable_data_ptr<float>());
   }
 
   const at::Tensor& weight_;
   const at::Tensor bias_;
   const int64_t bits_;
-  at::Tensor result_, halves_;
+  at::Tensor result_;
 };
 
 struct Arguments {
