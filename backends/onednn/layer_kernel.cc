@@ -218,32 +218,38 @@ namespace {
 // Of the results of pixels that lie in memory at once, so that they stay in the cache until they are placed.
 constexpr int64_t kMostBytesOfPixels = int64_t{1} << 20;
 
-int64_t PixelsOf(const Layer& layer, const Extent& x) {
-  return c10::multiply_integers(x.sizes.begin() + 2, x.sizes.begin() + 2 + static_cast<int64_t>(layer.axes()));
-}
+// The images of K5, cut along their first axis. The results of a slab lie beside each other.
+struct Slabs {
+  int64_t count, pixels;  // `pixels`: of a slab
+  int64_t at_once;
+};
 
-int64_t ImagesAtOnce(const Layer& layer, const LayerKernel& pixels, const Extent& x) {
+Slabs SlabsOf(const Layer& layer, const LayerKernel& pixels, const Extent& x) {
+  Slabs slabs{x.sizes[0] * x.sizes[2], 1, 1};
+  for (size_t i = 1; i < layer.axes(); ++i) slabs.pixels *= x.sizes[2 + i];
   const auto bytes = static_cast<int64_t>(c10::elementSize(layer.result_type()));
-  const int64_t image = PixelsOf(layer, x) * pixels.layer().outputs() * bytes;
-  return std::clamp<int64_t>(kMostBytesOfPixels / image, 1, x.sizes[0]);
+  slabs.at_once =
+      std::clamp<int64_t>(kMostBytesOfPixels / (slabs.pixels * pixels.layer().outputs() * bytes), 1, slabs.count);
+  return slabs;
 }
 
 }  // namespace
 
 // A run of K5.
 void LayerKernel::ExecutePixels(const Extent& extent, const void* x, void* result) {
-  const int64_t pixels = PixelsOf(layer_, extent);
-  const auto bytes = static_cast<int64_t>(c10::elementSize(layer_.result_type()));
-  const int64_t row = pixels_->layer().outputs() * bytes;
-  const int64_t step = ImagesAtOnce(layer_, *pixels_, extent);
-  void* const rows = Scratchpad<Layer>::OfThread(static_cast<size_t>(step * pixels * row));
-  const int64_t bytes_of_input = static_cast<int64_t>(c10::elementSize(layer_.input_type())) * layer_.inputs();
-  for (int64_t i = 0; i < extent.sizes[0]; i += step) {
-    Extent images = extent;
-    images.sizes[0] = std::min(step, extent.sizes[0] - i);
-    pixels_->Execute({{images.sizes[0] * pixels, layer_.inputs()}},
-                     static_cast<const char*>(x) + i * pixels * bytes_of_input, nullptr, rows);
-    PlaceTiles(layer_, images, rows, static_cast<char*>(result) + i * pixels * row);
+  const Slabs slabs = SlabsOf(layer_, *pixels_, extent);
+  const int64_t row_of_result =
+      pixels_->layer().outputs() * static_cast<int64_t>(c10::elementSize(layer_.result_type()));
+  const int64_t row = layer_.inputs() * static_cast<int64_t>(c10::elementSize(layer_.input_type()));
+  void* const rows = Scratchpad<Layer>::OfThread(static_cast<size_t>(slabs.at_once * slabs.pixels * row_of_result));
+  Extent images = extent;
+  images.sizes[2] = 1;
+  for (int64_t i = 0; i < slabs.count; i += slabs.at_once) {
+    images.sizes[0] = std::min(slabs.at_once, slabs.count - i);
+    const int64_t first = i * slabs.pixels;
+    pixels_->Execute({{images.sizes[0] * slabs.pixels, layer_.inputs()}}, static_cast<const char*>(x) + first * row,
+                     nullptr, rows);
+    PlaceTiles(layer_, images, rows, static_cast<char*>(result) + first * row_of_result);
   }
 }
 
@@ -281,7 +287,8 @@ void LayerKernel::Prepare(at::IntArrayRef sizes) {
   const Extent extent = ExtentOf(sizes);
   if (c10::multiply_integers(sizes) == 0) return;
   if (pixels_) {
-    return pixels_->Prepare({ImagesAtOnce(layer_, *pixels_, extent) * PixelsOf(layer_, extent), layer_.inputs()});
+    const Slabs slabs = SlabsOf(layer_, *pixels_, extent);
+    return pixels_->Prepare({slabs.at_once * slabs.pixels, layer_.inputs()});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   Find(extent, at::get_num_threads());

@@ -5,7 +5,8 @@
 //   K3  A run allocates its result, and nothing else once its size has been met. Runs of several threads share primitives
 //       and weights, and neither memory objects nor scratchpads; all kernels of a thread share one scratchpad.
 //   K4  Weights, scales and bias are read, never written; they must not change.
-//   K5  A transposed convolution that tiles its result may run as a linear layer of its pixels (tiles.h), some images at a time.
+//   K5  A transposed convolution that tiles its result may run as a linear layer of its pixels (tiles.h), some rows of an image
+//       at a time.
 // Not here: the ops that become one (backends/quant/lower.cc); its description for oneDNN (primitive.h).
 #pragma once
 

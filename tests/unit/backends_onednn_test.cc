@@ -308,7 +308,7 @@ TEST_F(Onednn, K5_TilesAreALinearLayerOfThePixels) {
   }
 }
 
-TEST_F(Onednn, K5_ManyLargeImagesAreSomeAtATime) {
+TEST_F(Onednn, K5_LargeImagesAreSomeRowsAtATime) {
   Layer layer;
   layer.weight = at::randint(-127, 128, {20, 33, 3, 2}, at::kChar);
   layer.scales = at::rand({33}).mul(0.01);
@@ -316,10 +316,10 @@ TEST_F(Onednn, K5_ManyLargeImagesAreSomeAtATime) {
   layer.is_transposed = true;
   layer.stride = {3, 2, 1};
   LayerKernel kernel(layer);
-  const at::Tensor x = Bytes({7, 20, 21, 23});
+  const at::Tensor x = Bytes({7, 20, 21, 23});  // a megabyte is 57 rows of 23 x 198 floats, and 33 are left of 147
   EXPECT_LE(Difference(layer, kernel.Run(x), Wanted(layer, x, {})), 50);
   EXPECT_EQ(PaysByPixel(layer), HasTiles());
-  EXPECT_EQ(kernel.counts().sizes, HasTiles() ? 2 : 1);  // of two images, and of the last one
+  EXPECT_EQ(kernel.counts().sizes, HasTiles() ? 2 : 1);
 }
 
 TEST_F(Onednn, TilesPayWithAmxAndFewBits) {
