@@ -36,7 +36,7 @@ using quant::Family;
 using quant::Is;
 using quant::TensorArg;
 
-constexpr char kOurs[] = "by a kernel of frametap's own";
+constexpr char kOurs[] = "of frametap";
 
 // A layer with the ops that its kernel takes in.
 struct Kernel {
@@ -74,6 +74,7 @@ class Lowering {
     }
     kernel_of_.resize(from_.nodes.size());
     reason_.resize(from_.nodes.size());
+    is_ours_.assign(from_.nodes.size(), false);
     dense_.resize(from_.values.size());
     converted_.resize(from_.values.size());
     is_image_.assign(from_.values.size(), false);
@@ -113,7 +114,7 @@ class Lowering {
   }
 
   bool IsInt8(NodeId n) const {
-    if (FormOf(n) != Form::kKernel) return false;
+    if (FormOf(n) != Form::kKernel || is_ours_[n.raw()]) return false;
     const auto recurrence = recurrences_.find(n);
     const Scheme& scheme = recurrence != recurrences_.end() ? *recurrence->second.scheme : *kernels_.at(n).scheme;
     return scheme.products == Products::kDynamicInt8;
@@ -121,7 +122,8 @@ class Lowering {
   // `n`: a node of the normalised graph.
   Form FormOf(NodeId n) const {
     const NodeId layer = kernel_of_[n.raw()];
-    return !layer.valid() ? Form::kTorch : layer == n ? Form::kKernel : Form::kFused;
+    if (layer.valid()) return layer == n ? Form::kKernel : Form::kFused;
+    return is_ours_[n.raw()] ? Form::kKernel : Form::kTorch;
   }
   std::string ReasonOf(NodeId n) const {
     return FormOf(n) == Form::kFused ? quant::NameWithPlace(from_.node(kernel_of_[n.raw()])) : reason_[n.raw()];
@@ -462,6 +464,7 @@ class Lowering {
     const ValueId result = node.outputs[0];
     std::vector<Arg> args = quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, false); });
     reason_[n.raw()] = kOurs;
+    is_ours_[n.raw()] = true;
     const Value& value = from_.value(result);
     const auto emit = [&](const char* op, std::initializer_list<quant::Rewrite::Result> results) {
       return out_.EmitAll(quant::FindOperator(op), std::move(args), results, node);
@@ -502,6 +505,7 @@ class Lowering {
     if (const auto ours = quant::QuickerOperator(node); ours && keeps_layout && has_images) {
       quicker.op = *ours;
       reason_[n.raw()] = kOurs;
+      is_ours_[n.raw()] = true;
     }
     out_.CopyWith(quicker,
                   quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
@@ -525,6 +529,7 @@ class Lowering {
   absl::flat_hash_map<NodeId, Sequence> recurrences_;
   std::vector<NodeId> kernel_of_;                  // by node: the layer whose kernel it is in
   std::vector<std::string> reason_;                // by node: why a layer has no kernel
+  std::vector<bool> is_ours_;                      // by node: an op of torch that has a kernel of ours
   std::vector<ValueId> dense_;                     // by value: its dense copy
   std::vector<bool> is_half_;                      // by value: its new value is of bfloat16
   std::vector<std::array<ValueId, 2>> converted_;  // by value: it and its dense copy in the other type

@@ -46,7 +46,7 @@ struct Config {
 };
 
 enum class Form : uint8_t {
-  kKernel,  // a kernel of oneDNN
+  kKernel,  // a kernel of oneDNN, or of ours where the reason says so
   kFused,   // part of the kernel before it
   kFolded,  // gone, into a weight or into nothing
   kTorch,   // torch's own op
