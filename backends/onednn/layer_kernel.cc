@@ -215,7 +215,7 @@ std::unique_ptr<LayerKernel::Binding> LayerKernel::Bind(const Sized& sized) cons
 
 namespace {
 
-// Of the results of pixels that lie in memory at once, so that they stay in the cache until they are placed.
+// The results of so many bytes stay in the cache until they are placed.
 constexpr int64_t kMostBytesOfPixels = int64_t{1} << 20;
 
 // The images of K5, cut along their first axis. The results of a slab lie beside each other.

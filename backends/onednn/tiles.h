@@ -14,7 +14,7 @@ bool GivesTiles(const Layer& layer);
 // Returns whether it takes less time as such a linear layer.
 bool PaysByPixel(const Layer& layer);
 
-// Returns the linear layer of a pixel. Its outputs are those of the window's elements, in the order of the window.
+// Returns the linear layer of a pixel. It gives the outputs of each element of the window, in the order of the window.
 Layer LayerOfPixels(const Layer& layer);
 
 // Writes the outputs of `pixels`, [images, axes of an image..., window..., outputs], to their places in `result`, where

@@ -7,7 +7,7 @@
 
 namespace frametap::quant {
 
-// `User` tells buffers apart that a call has at a time.
+// Two buffers of one type that a call has at a time need different users.
 template <class T, class User>
 class Buffer {
  public:

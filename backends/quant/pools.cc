@@ -42,7 +42,7 @@ struct Maximum {
   Vector most;
 };
 
-// Its bits are in the order of the numbers, as signed ones, if those of negative numbers are turned.
+// Signed bits have the order of the numbers if the bits of negative numbers are turned.
 template <>
 struct Maximum<c10::BFloat16> {
   using Vector [[gnu::vector_size(32)]] = int16_t;

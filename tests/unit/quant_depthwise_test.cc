@@ -114,7 +114,7 @@ TEST(DepthwiseTest, D2_NanAndInfinityStay) {
     EXPECT_TRUE(at::isnan(got).equal(at::isnan(want)));
     EXPECT_TRUE((got == std::numeric_limits<float>::infinity()).equal(want == std::numeric_limits<double>::infinity()));
   }
-  // Bits of this NaN would become those of minus zero if they were rounded.
+  // Rounding would make minus zero of the bits of this NaN.
   layer.weight[0][0][0][1] = at::randint(0x7FFFFFFF, 0x80000000, {1}, at::kLong).to(at::kInt).view(at::kFloat)[0];
   EXPECT_TRUE(at::isnan(Depthwise(layer).Run(x)).select(1, 0).all().item<bool>());
 }
