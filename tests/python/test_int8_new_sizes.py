@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fixtures.quantized import sqnr
 from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
@@ -310,7 +311,7 @@ def test_an_input_has_its_own_range_whenever_it_is_read(kind: type[nn.Module]) -
     with torch.no_grad(), no_warning():
         for n, k in ((6, 6), (9, 6), (6, 9), (12, 12), (6, 13), (13, 6)):
             for want, got in zip(model(*pair(n, k)), quantized(*pair(n, k)), strict=True):
-                assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+                assert sqnr(want, got) > 30
     assert quantized.calls["float"] == 0
 
 
@@ -334,7 +335,7 @@ def test_a_part_of_a_table() -> None:
             x = batches(2, length, 16, count=1)[0]
             want, got = model(x), quantized(x)
             if length > 1:
-                assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+                assert sqnr(want, got) > 30
     assert quantized.calls["float"] == 0
 
 
@@ -368,7 +369,7 @@ def test_the_first_image_of_another_size(kind: type[nn.Module]) -> None:
         for size in ((16, 16), (24, 24), (15, 18), (24, 13)):
             x = batches(2, 3, *size, count=1)[0]
             want, got = model(x), quantized(x)
-            assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+            assert sqnr(want, got) > 30
     assert quantized.calls["float"] == 0
 
 
@@ -394,6 +395,6 @@ def test_a_cached_function_of_a_size() -> None:
         for size in ((2, 8), (3, 5), (1, 9)):
             x = batches(*size, 16, count=1)[0]
             want, got = model(x), quantized(x)
-            assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+            assert sqnr(want, got) > 30
     assert quantized.calls["float"] == 0
     assert frametap.explain(quantized).recordings == 1

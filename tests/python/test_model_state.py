@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import frametap
+from fixtures.quantized import sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -126,10 +127,6 @@ FORMS: dict[str, Callable[[nn.Module, list[Tensor]], Any]] = {
 }
 
 
-def _decibels(want: Tensor, got: Tensor) -> float:
-    return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()))
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("step", STEPS)
 def test_calls_begin_with_the_state_of_the_model(step: str, form: str) -> None:
@@ -140,7 +137,7 @@ def test_calls_begin_with_the_state_of_the_model(step: str, form: str) -> None:
     assert model.calls == model.held.calls == len(model.list) == len(model.deque) == 0
     with torch.no_grad():
         for x in data:
-            assert _decibels(model(x), converted(x)) > 25
+            assert sqnr(model(x), converted(x)) > 25
 
 
 class Writing(nn.Module):
@@ -186,9 +183,9 @@ def test_measuring_the_noise_leaves_the_state_alone() -> None:
     data = [torch.randn(8, 16) for _ in range(3)]
     quantized = frametap.quantize(model, data, progress=False)
     with torch.no_grad():
-        assert _decibels(model(data[0]), quantized(data[0])) > 25
+        assert sqnr(model(data[0]), quantized(data[0])) > 25
         assert quantized.sqnr > 25  # runs the program
-        assert _decibels(model(data[1]), quantized(data[1])) > 25
+        assert sqnr(model(data[1]), quantized(data[1])) > 25
 
 
 class Caching(nn.Module):
@@ -245,4 +242,4 @@ def test_a_weight_norm_of_the_old_kind_is_copied() -> None:
     with torch.no_grad():
         want = model(data[0])
     for convert in FORMS.values():
-        assert _decibels(want, convert(model, data)(data[0])) > 30
+        assert sqnr(want, convert(model, data)(data[0])) > 30

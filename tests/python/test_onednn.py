@@ -13,13 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import sqnr
 from fixtures.subject import frametap, needs_capture
 
 pytestmark = needs_capture
-
-
-def sqnr(want: Tensor, got: Tensor) -> float:
-    return (10 * torch.log10(want.square().mean() / (want - got).square().mean())).item()
 
 
 class Net(nn.Module):

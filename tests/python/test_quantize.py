@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fixtures.models import MODELS
-from fixtures.quantized import BITS, least
+from fixtures.quantized import BITS, least, sqnr
 from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
@@ -21,11 +21,6 @@ pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
 
 def images(batch: int, seed: int = 0) -> Tensor:
     return torch.rand(batch, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
-
-
-def sqnr(want: Tensor, got: Tensor) -> float:
-    noise = (want.double() - got.double()).square().sum()
-    return float(10 * torch.log10(want.double().square().sum() / noise))
 
 
 class Small(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
-from fixtures.quantized import least
+from fixtures.quantized import least, sqnr
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -143,11 +143,6 @@ def running(int8: Any, scheme: str) -> str:
     if scheme == "static":
         return str(graphs_of(int8).lowered)
     return str(_C.freeze_of(frametap.segments(int8)[0].executable)["graph"])
-
-
-def sqnr(want: Tensor, got: Tensor) -> float:
-    noise = (want - got).square().mean()
-    return (10 * torch.log10(want.square().mean() / noise)).item()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

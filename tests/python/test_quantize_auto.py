@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import output_of
+from fixtures.quantized import sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -85,7 +86,7 @@ def test_images_in_results_and_between_layers() -> None:
         with torch.no_grad():
             want, got = model(one), quantized(one)
         assert got.stride() == want.stride()
-        assert 10 * torch.log10(want.square().sum() / (want - got).square().sum()) > 25
+        assert sqnr(want, got) > 25
 
 
 def outliers() -> Tensor:
@@ -96,7 +97,7 @@ def outliers() -> Tensor:
 def row_sqnr(model: nn.Module, quantized: Any, x: Tensor) -> float:
     with torch.no_grad():
         want, got = model(x), quantized(x)
-    return (10 * torch.log10(want.square().sum() / (want - got).square().sum())).item()
+    return sqnr(want, got)
 
 
 def test_a_form_with_too_much_noise_is_not_taken(tmp_path: Any) -> None:

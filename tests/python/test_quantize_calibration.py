@@ -13,15 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fixtures.quantized import least
+from fixtures.quantized import least, sqnr
 from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
-
-
-def decibels(want: Tensor, got: Tensor) -> float:
-    noise = (want.double() - got.double()).square().sum()
-    return float(10 * torch.log10(want.double().square().sum() / noise))
 
 
 class Counting(nn.Module):
@@ -79,7 +74,7 @@ def test_a_model_that_writes_to_its_input_is_calibrated_on_the_data_as_it_is(bat
         assert torch.equal(x, y)
     x = torch.rand(4, 3, 12, 12)
     with torch.no_grad():
-        measured = decibels(model(x.clone()), quantized(x.clone()))
+        measured = sqnr(model(x.clone()), quantized(x.clone()))
     assert measured > 35
     assert abs(quantized.sqnr - measured) < 3
 
@@ -122,7 +117,7 @@ def test_attention_is_taken_apart_without_editing_the_model() -> None:
     data = [torch.randn(4, 5, 16) for _ in range(4)]
     quantized = frametap.quantize(model, data, progress=False)
     with torch.no_grad():
-        assert decibels(model(data[0]), quantized(data[0])) > 25
+        assert sqnr(model(data[0]), quantized(data[0])) > 25
     assert quantized.sqnr > 25
     assert [r["decision"] for r in quantized.report if r["op"] == "aten.linear"].count("int8") >= 2
     assert torch.backends.mha.get_fastpath_enabled()
@@ -143,7 +138,7 @@ def test_an_encoder_with_a_padding_mask() -> None:
         with torch.no_grad():
             want = model(x, src_key_padding_mask=pad)
             got = quantized(src=x, src_key_padding_mask=pad)
-        assert decibels(want[:, :3], got[:, :3]) > 25
+        assert sqnr(want[:, :3], got[:, :3]) > 25
         assert "aten.linear" in {r["op"] for r in quantized.report if r["decision"] == "int8"}
     assert torch.backends.mha.get_fastpath_enabled()
 
@@ -193,7 +188,7 @@ def test_an_encoder_with_an_additive_mask() -> None:
     assert bool(mask.isinf().any())
     quantized = frametap.quantize(model, [(x, mask)], progress=False)
     with torch.no_grad():
-        assert decibels(model(x, mask), quantized(x, mask)) > 25
+        assert sqnr(model(x, mask), quantized(x, mask)) > 25
     with pytest.raises(frametap.QuantizationError, match="NaN or infinity in"):
         frametap.quantize(nn.Linear(5, 5), [mask], progress=False)
 
@@ -229,7 +224,7 @@ def test_a_write_to_a_part_reaches_the_whole(name: str, inside: bool) -> None:
     mine, theirs = x.clone(), x.clone()
     with torch.no_grad():
         for want, got in zip(model(mine), quantized(theirs), strict=True):
-            assert decibels(want, got) > 25
+            assert sqnr(want, got) > 25
     assert torch.equal(mine, theirs)
 
 
@@ -245,7 +240,7 @@ def test_tiny_and_huge_activations(scale: float, observer: str) -> None:
     assert bool(got.isfinite().all())
     assert not math.isnan(quantized.sqnr)
     if 1e-30 <= scale:
-        assert decibels(want, got) > 15
+        assert sqnr(want, got) > 15
 
 
 def test_activations_that_overflow_are_an_error_or_finite() -> None:
@@ -329,7 +324,7 @@ def test_a_product_with_a_weight_is_int8_in_each_spelling(spelling: str) -> None
     ]
     assert [r["decision"] for r in products] == ["int8", "int8"], quantized.report_text()
     with torch.no_grad():
-        assert decibels(model(data[0]), quantized(data[0])) > 25
+        assert sqnr(model(data[0]), quantized(data[0])) > 25
 
 
 def test_conv1d_of_a_transformer_is_int8() -> None:
@@ -400,8 +395,8 @@ def test_writes_to_new_memory_and_dropout_in_place_leave_layers_int8(drop: Any) 
     assert [row["decision"] for row in quantized.report if "dropout" in row["op"]] == ["folded"]
     with torch.no_grad():
         want = model(data[0])
-        assert decibels(want, quantized(data[0])) > 30
-        assert decibels(want, frametap.freeze(model)(data[0])) > 90
+        assert sqnr(want, quantized(data[0])) > 30
+        assert sqnr(want, frametap.freeze(model)(data[0])) > 90
 
 
 def test_a_conversion_to_the_same_type_is_not_new_memory() -> None:
@@ -421,7 +416,7 @@ def test_a_conversion_to_the_same_type_is_not_new_memory() -> None:
     for converted in (frametap.quantize(model, [x], progress=False), frametap.freeze(model, [x])):
         want, got = x.clone(), x.clone()
         with torch.no_grad():
-            assert decibels(model(want), converted(got)) > 30
+            assert sqnr(model(want), converted(got)) > 30
         assert torch.equal(want, got)
 
 
@@ -441,11 +436,11 @@ def test_a_weight_that_is_computed_and_handed_out_is_int8() -> None:
     for converted in (quantized, frametap.freeze(model)):
         with torch.no_grad():
             first, want = converted(x), model(x)
-            assert decibels(want[0], first[0]) > least(30)
+            assert sqnr(want[0], first[0]) > least(30)
             assert torch.equal(want[1], first[1])
             first[1].zero_()  # is the caller's
             assert torch.equal(converted(x)[1], want[1])
-            assert decibels(want[0], converted(x)[0]) > least(30)
+            assert sqnr(want[0], converted(x)[0]) > least(30)
     assert [r["decision"] for r in quantized.report if r["op"] == "aten.linear"] == ["int8"]
 
 
@@ -504,7 +499,7 @@ def test_a_large_batch_is_kept_in_part_where_its_samples_are_apart(
     assert torch.equal(images, data[:rows])
     assert rows == 20 if mixes else 4 <= rows < 20
     with torch.no_grad():
-        assert decibels(model(data), quantized(data)) > 30
+        assert sqnr(model(data), quantized(data)) > 30
 
 
 class ImportsLate(nn.Module):
@@ -534,7 +529,7 @@ def test_a_batch_at_which_something_is_imported(
     assert linears == ["int8"] * len(late)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert decibels(model(x), quantized(x)) > 25
+        assert sqnr(model(x), quantized(x)) > 25
     monkeypatch.delitem(sys.modules, "imported_at_a_first_call")
     assert frametap.freeze(model, [(x, one) for one in late], progress=False).report
     monkeypatch.delitem(sys.modules, "imported_at_a_first_call")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import frametap
-from fixtures.quantized import least
+from fixtures.quantized import least, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -105,10 +105,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def _decibels(want: Tensor, got: Tensor) -> float:
-    return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()))
-
-
 def _check(name: str, tmp_path: Path, least: float) -> None:
     make, sizes = CASES[name]
     torch.manual_seed(3)
@@ -126,7 +122,7 @@ def _check(name: str, tmp_path: Path, least: float) -> None:
         for x in (data[0], other, data[0].transpose(1, -1).contiguous().transpose(1, -1)):
             want, got = model(x), quantized(x)
             assert got.is_contiguous()
-            assert _decibels(want, got) > least - 8  # larger values than in calibration are cut
+            assert sqnr(want, got) > least - 8  # larger values than in calibration are cut
     path = tmp_path / "q.frametap"
     frametap.save(quantized, path)
     assert torch.equal(frametap.load(path)(data[0]), quantized(data[0]))

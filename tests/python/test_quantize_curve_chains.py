@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.quantized import graphs_of, least
+from fixtures.quantized import graphs_of, least, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -72,10 +72,6 @@ class Between(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.curve(self.first(x)))
-
-
-def sqnr(want: Tensor, got: Tensor) -> float:
-    return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()).detach())
 
 
 def ops_of(graph: Any) -> list[str]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import frametap
 from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
-from fixtures.quantized import BITS
+from fixtures.quantized import BITS, sqnr
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -23,11 +23,8 @@ pytestmark = needs_capture
 
 
 def _decibels(want: Tensor, got: Tensor) -> float:
-    assert want.shape == got.shape
     assert got.dtype == torch.float32
-    return float(
-        10 * torch.log10(want.detach().square().mean() / (want.detach() - got).square().mean())
-    )
+    return sqnr(want, got)
 
 
 def _check(model: nn.Module, *args: Any, least: float = 35) -> frametap.FrozenModel:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fixtures.quantized import sqnr
 from fixtures.subject import EAGER, frametap
 
 pytestmark = [pytest.mark.skipif(EAGER, reason="asks about int8")]
@@ -91,11 +92,6 @@ def made(kind: type[nn.Module], rounds: int = 6) -> tuple[nn.Module, Any]:
     return model, frametap.quantize(model, batches(3, rounds, 8), progress=False)
 
 
-def decibels(want: Tensor, got: Tensor) -> float:
-    assert want.shape == got.shape
-    return float(10 * torch.log10(want.square().sum() / (want - got).square().sum()))
-
-
 @pytest.mark.parametrize("rounds", [1, 2, 5, 7, 12, 40])
 @pytest.mark.parametrize("kind", [Rounds, Cells])
 def test_rounds_of_a_loop_are_int8(kind: type[nn.Module], rounds: int) -> None:
@@ -104,7 +100,7 @@ def test_rounds_of_a_loop_are_int8(kind: type[nn.Module], rounds: int) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error", frametap.FrametapWarning)
         first = quantized(x)
-        assert decibels(model(x), first) > 20
+        assert sqnr(model(x), first) > 20
         assert torch.equal(quantized(x), first)
     assert quantized.calls == {"int8": 2, "float": 0}
     segment = list(frametap.segments(quantized))[-1]
@@ -131,7 +127,7 @@ def test_longer_loops_equal_their_reference_graph(kind: type[nn.Module]) -> None
     (want,) = reference.run(
         [(x if v.name == "x" else x.shape[0]) if w is None else w for v, w in inputs]
     )
-    assert decibels(want, got) > 40
+    assert sqnr(want, got) > 40
 
 
 @pytest.mark.parametrize(("kind", "layer"), [(Growing, "step"), (GatedRounds, "gate")])
@@ -145,7 +141,7 @@ def test_a_state_that_passes_by_the_layers_stays_in_float_and_says_so(
     ):
         got = quantized(x)
     with torch.no_grad():
-        assert decibels(model(x), got) > 25
+        assert sqnr(model(x), got) > 25
     assert quantized.calls == {"int8": 0, "float": 1}
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.quantized import graphs_of, least
+from fixtures.quantized import graphs_of, least, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -236,7 +236,7 @@ def test_a_piece_that_is_written_stays_right() -> None:
     quantized, data = _quantized(model, IMAGES)
     with torch.no_grad():
         want, got = model(data[0]), quantized(data[0])
-    assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 25
+    assert sqnr(want, got) > 25
 
 
 def _random_bytes(sizes: tuple[int, ...], form: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frametap
-from fixtures.quantized import BITS, graphs_of
+from fixtures.quantized import BITS, graphs_of, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -53,5 +53,5 @@ def test_a_mean_has_a_scale_of_its_own(name: str, bits: int, tmp_path: Path) -> 
     with torch.no_grad():
         for x in (data[0], torch.randn(1, 3, 16, 16)):
             want, got = model(x), quantized(x)
-            assert 10 * torch.log10(want.square().mean() / (want - got).square().mean()) > 30
+            assert sqnr(want, got) > 30
             assert torch.equal(loaded(x), got)

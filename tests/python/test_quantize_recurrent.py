@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import frametap
 from fixtures.instruction_sets import INSTRUCTION_SETS, output_of
-from fixtures.quantized import BITS, graphs_of, results_of
+from fixtures.quantized import BITS, graphs_of, results_of, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -70,11 +70,6 @@ def leaves(result: Any) -> Iterator[Tensor]:
             yield from leaves(part)
 
 
-def decibels(want: Tensor, got: Tensor) -> float:
-    noise = (want - got).square().mean()
-    return float(10 * torch.log10(want.square().mean() / noise.clamp(min=1e-30)))
-
-
 def worst(name: str, way: str) -> float:
     """Returns the SQNR of the worst result, on inputs that were not recorded. N3."""
     torch.manual_seed(1)
@@ -88,7 +83,7 @@ def worst(name: str, way: str) -> float:
             for want, got in zip(leaves(model(*args)), leaves(made(*args)), strict=True):
                 assert want.shape == got.shape
                 assert want.stride() == got.stride()
-                found.append(decibels(want, got))
+                found.append(sqnr(want, got))
     return min(found)
 
 
@@ -209,7 +204,7 @@ def test_a_program_of_cells_is_saved(tmp_path: Path) -> None:
     assert int8.count("aten.lstm_cell") == 5
     got = quantized(x)
     with torch.no_grad():
-        assert decibels(model(x), got) > 34
+        assert sqnr(model(x), got) > 34
     frametap.save(quantized, tmp_path / "cells")
     assert torch.equal(frametap.load(tmp_path / "cells")(x), got)
 
@@ -248,7 +243,7 @@ def test_other_sizes_and_threads() -> None:
         for sizes in [(1, 1, 20), (9, 3, 20), (7, 5, 20)]:
             x = torch.randn(sizes)
             with torch.no_grad():
-                assert decibels(model(x)[0], made(x)[0]) > LEAST[way]
+                assert sqnr(model(x)[0], made(x)[0]) > LEAST[way]
         inputs = [torch.randn(7, 3, 20) for _ in range(12)]
         wanted = [made(x)[0] for x in inputs]
         with ThreadPoolExecutor(3) as pool:
@@ -295,4 +290,4 @@ def test_float_by_request() -> None:
     assert {r["decision"] for r in rows} == {"float"}
     assert all("float_ops" in r["reason"] for r in rows)
     with torch.no_grad():
-        assert decibels(model(x)[0], dynamic(x)[0]) > 110
+        assert sqnr(model(x)[0], dynamic(x)[0]) > 110

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import frametap
-from fixtures.quantized import least
+from fixtures.quantized import least, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -58,7 +58,7 @@ def _check(model: nn.Module, *sizes: int) -> frametap.QuantizedModel:
     with torch.no_grad():
         want, got = model(data[0]), quantized(data[0])
     assert want.shape == got.shape
-    assert float(10 * torch.log10(want.square().mean() / (want - got).square().mean())) > least(30)
+    assert sqnr(want, got) > least(30)
     return quantized
 
 

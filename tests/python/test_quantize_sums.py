@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import frametap
-from fixtures.quantized import graphs_of, results_of
+from fixtures.quantized import graphs_of, results_of, sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -45,11 +45,6 @@ PROGRAMS: dict[str, tuple[Callable[..., Tensor], int]] = {
 def made_of(f: Callable[..., Tensor], *args: Tensor) -> tuple[Sums, frametap.QuantizedModel]:
     model = Sums(f, args[0].shape[-1]).eval()
     return model, frametap.quantize(model, [args], progress=False)
-
-
-def sqnr(want: Tensor, got: Tensor) -> float:
-    assert want.shape == got.shape
-    return float(10 * torch.log10(want.square().mean() / (want - got).square().mean()))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import frametap
+from fixtures.quantized import sqnr
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -127,5 +128,5 @@ def test_layers_around_a_write(name: str) -> None:
         for x in data:
             given = x.clone()
             want, got = model(x.clone()), quantized(given)
-            assert float(10 * torch.log10(want.square().mean() / (want - got).square().mean())) > 30
+            assert sqnr(want, got) > 30
             assert (f is _the_input) != torch.equal(given, x)
