@@ -104,6 +104,7 @@ at::Tensor Concatenate(at::TensorList tensors, int64_t given) {
       char* here = to + first * row;
       for (const at::Tensor& x : tensors) {
         const int64_t piece = inner * x.size(dim);
+        if (piece == 0) continue;
         const auto* const from = static_cast<const char*>(x.const_data_ptr()) + first * piece;
         Copy(from, static_cast<size_t>(piece), here, static_cast<size_t>(row), count);
         here += piece;
