@@ -16,9 +16,6 @@ namespace {
 constexpr int64_t kTile = 128;  // pixels
 constexpr int64_t kGrain = 16384;
 
-[[gnu::always_inline]] inline void Store(float x, float* to) { *to = x; }
-[[gnu::always_inline]] inline void Store(float x, c10::BFloat16* to) { *to = ToBfloat16(x); }
-
 using Rows = std::array<const float*, kMostChannelsOfPixels>;
 
 // Writes at most kTile pixels. A store of four elements reaches into the next pixels, which are written later, and not
@@ -37,7 +34,7 @@ template <class T>
     Store(d[p], &block[p][3]);
   }
   int64_t p = 0;
-  for (; (p * channels) + kMostChannelsOfPixels <= pixels * channels; ++p) {
+  for (; p * channels + kMostChannelsOfPixels <= pixels * channels; ++p) {
     std::memcpy(to + p * channels, block[p], sizeof(block[p]));
   }
   for (; p < pixels; ++p) std::memcpy(to + p * channels, block[p], static_cast<size_t>(channels) * sizeof(T));

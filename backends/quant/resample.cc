@@ -34,12 +34,12 @@ std::vector<Between> AxisOf(int64_t inputs, int64_t outputs, bool align_corners,
   return axis;
 }
 
-[[gnu::always_inline]] inline float ToFloat(uint8_t byte) { return byte; }
-[[gnu::always_inline]] inline float ToFloat(float x) { return x; }
-
-[[gnu::always_inline]] inline void Store(float x, uint8_t* to) { *to = static_cast<uint8_t>(Rounded(x)); }
-[[gnu::always_inline]] inline void Store(float x, float* to) { *to = x; }
-[[gnu::always_inline]] inline void Store(float x, c10::BFloat16* to) { *to = ToBfloat16(x); }
+// A result of bytes lies between bytes, and is only rounded.
+[[gnu::always_inline]] inline void Put(float x, uint8_t* to) { *to = static_cast<uint8_t>(Rounded(x)); }
+template <class T>
+[[gnu::always_inline]] inline void Put(float x, T* to) {
+  Store(x, to);
+}
 
 template <class T>
 [[gnu::always_inline]] inline void MixRowsOf(const T* __restrict upper, const T* __restrict lower, float* __restrict to,
@@ -47,7 +47,7 @@ template <class T>
   for (int64_t i = 0; i < n; ++i) to[i] = ToFloat(upper[i]) * (1 - below) + ToFloat(lower[i]) * below;
 }
 
-// Mixes whole pixels of `row`. A result of bytes lies between bytes, and is only rounded.
+// Mixes whole pixels of `row`.
 template <class T>
 [[gnu::always_inline]] inline void MixColumnsOf(const float* row, const Between* columns, int64_t pixels,
                                                 int64_t channels, T* to) {
@@ -56,7 +56,7 @@ template <class T>
     const float* __restrict right = row + columns[p].second * channels;
     T* __restrict mixed = to + p * channels;
     const float b = columns[p].weight, a = 1 - b;
-    for (int64_t i = 0; i < channels; ++i) Store(left[i] * a + right[i] * b, mixed + i);
+    for (int64_t i = 0; i < channels; ++i) Put(left[i] * a + right[i] * b, mixed + i);
   }
 }
 

@@ -51,6 +51,8 @@ constexpr float kRounder = 12582912.0f;
   return static_cast<uint8_t>(Rounded(v) + zero_point);
 }
 
+[[gnu::always_inline]] inline float ToFloat(uint8_t byte) { return byte; }
+[[gnu::always_inline]] inline float ToFloat(float x) { return x; }
 // c10's conversions of bfloat16 keep a loop from becoming vectors.
 [[gnu::always_inline]] inline float ToFloat(c10::BFloat16 half) {
   return std::bit_cast<float>(static_cast<uint32_t>(half.x) << 16);
@@ -62,5 +64,8 @@ constexpr float kRounder = 12582912.0f;
   const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
   return {static_cast<uint16_t>(value == value ? rounded : 0x7FC0), c10::BFloat16::from_bits()};
 }
+
+[[gnu::always_inline]] inline void Store(float x, float* to) { *to = x; }
+[[gnu::always_inline]] inline void Store(float x, c10::BFloat16* to) { *to = ToBfloat16(x); }
 
 }  // namespace frametap::quant
