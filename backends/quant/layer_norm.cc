@@ -29,13 +29,14 @@ constexpr int64_t kGrain = 16384;
 constexpr int64_t kSums = 4;
 
 [[gnu::always_inline]] inline float SumOf(const Lanes (&sums)[kSums]) {
-  const Lanes all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  float lanes[kLanes];
-  std::memcpy(lanes, &all, sizeof(all));
-  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
-    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
+  using Eight [[gnu::vector_size(8 * sizeof(float))]] = float;
+  using Four [[gnu::vector_size(4 * sizeof(float))]] = float;
+  const Lanes x = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  const Eight a = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                  __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Four b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  const Four c = b + __builtin_shufflevector(b, b, 2, 3, 0, 1);
+  return c[0] + c[1];
 }
 
 struct Row {
