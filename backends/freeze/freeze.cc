@@ -501,13 +501,13 @@ class Lowering {
       return;
     }
     const bool keeps_layout = quant::KeepsLayout(node) && !shares_memory;
-    Node quicker = node;
-    if (const auto ours = quant::QuickerOperator(node); ours && keeps_layout && has_images) {
-      quicker.op = *ours;
+    Node now = node;
+    if (const auto ours = keeps_layout && has_images ? quant::QuickerOperator(node) : std::nullopt) {
+      now.op = *ours;
       reason_[n.raw()] = kOurs;
       is_ours_[n.raw()] = true;
     }
-    out_.CopyWith(quicker,
+    out_.CopyWith(std::move(now),
                   quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, !keeps_layout, is_half); }));
     if (is_half) out_.graph.values[out_.at(node.outputs[0]).raw()].type = StoredType(node.outputs[0]);
     if (!keeps_layout || !has_images) return;

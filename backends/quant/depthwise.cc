@@ -137,23 +137,6 @@ Window WindowOf(const onednn::Layer& layer, size_t axis, int64_t size, int64_t o
           outputs};
 }
 
-// Neighbouring pixels of a row of the result whose windows have the same columns.
-struct Span {
-  int64_t first, pixels;
-  std::vector<int64_t> columns;  // of the first window
-};
-
-std::vector<Span> SpansOf(const Window& wx) {
-  const auto [begin, end] = Whole(wx);
-  std::vector<Span> spans;
-  for (int64_t ox = 0; ox < wx.outputs;) {
-    const int64_t pixels = ox == begin && begin < end ? end - begin : 1;
-    spans.push_back({ox, pixels, ElementsOf(wx, ox)});
-    ox += pixels;
-  }
-  return spans;
-}
-
 int64_t TapOf(const Window& w, int64_t output, int64_t element) {
   return (element + w.padding - output * w.stride) / w.dilation;
 }
@@ -215,16 +198,16 @@ at::Tensor Depthwise::Run(const at::Tensor& x) const {
         taps.clear();
         for (const int64_t iy : rows) {
           const int64_t ky = TapOf(wy, oy, iy);
-          for (const int64_t ix : span.columns) {
+          for (const int64_t ix : span.elements) {
             taps.push_back({(iy * width + ix) * channels, (1 + ky * wx.kernel + TapOf(wx, span.first, ix)) * kBlock});
           }
         }
         for (int64_t block = 0; block < BlocksOf(channels); ++block) {
           const int64_t channel = FirstChannel(block, channels);
           ConvolveRow({image + channel, wx.stride * channels, weights_.data() + block * block_size, taps.data(),
-                       static_cast<int64_t>(taps.size()), wx.dilation == 1 && span.pixels > 1 ? wx.kernel : 0, low_,
+                       static_cast<int64_t>(taps.size()), wx.dilation == 1 && span.count > 1 ? wx.kernel : 0, low_,
                        high_, to + (line * wx.outputs + span.first) * channels + channel, channels},
-                      span.pixels);
+                      span.count);
         }
       }
     }

@@ -160,11 +160,6 @@ at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::
   return made[0];
 }
 
-at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel) {
-  Kernel& k = KernelOrThrow(kernel);
-  return k.dynamic ? k.dynamic->Run(k.onednn, x) : k.onednn.Run(x);
-}
-
 FRAMETAP_WIDE_LOOP
 static void ToHalves(const float* __restrict from, c10::BFloat16* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = ToBfloat16(from[i]);

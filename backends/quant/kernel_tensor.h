@@ -29,10 +29,8 @@ at::Tensor FrozenKernel(FrozenWeights* frozen, const onednn::Layer& layer, c10::
 at::Tensor FrozenDynamicKernel(FrozenWeights* frozen, const onednn::Layer& layer, const DynamicLinear::Inputs& inputs,
                                c10::IntArrayRef x);
 
-// `kernel`: of a linear layer that takes and gives floats, dynamic or not.
-at::Tensor RunFloatLinear(const at::Tensor& x, const at::Tensor& kernel);
-
-// The same for dense rows of float32, whose products are written to `y`. Nothing is allocated once a size has been met.
+// `kernel`: of a linear layer that takes and gives floats, dynamic or not. `x`: dense rows of float32, whose products are
+// written to `y`. Nothing is allocated once a size has been met.
 void RunFloatRows(const at::Tensor& kernel, const float* x, int64_t rows, float* y);
 
 // The kernel in a tensor; null for other tensors.

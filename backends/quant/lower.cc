@@ -214,9 +214,9 @@ class Lowering {
   }
 
   void EmitFloat(const Node& node) {
-    Node quicker = node;
-    if (IsPlainNorm(from_, node)) quicker.op = *QuickerOperator(node);
-    out_.Copy(quicker);
+    Node now = node;
+    if (IsPlainNorm(from_, node)) now.op = *QuickerOperator(node);
+    out_.CopyWith(std::move(now), out_.Args(node.args));
   }
 
   void EmitQuantize(const Node& node) {

@@ -146,7 +146,7 @@ void MaxOf(const at::Tensor& x, const Window& wy, const Window& wx, at::Tensor* 
   T* const to = y->mutable_data_ptr<T>();
   T least{};
   if constexpr (!std::is_same_v<T, uint8_t>) least = -std::numeric_limits<float>::infinity();
-  const auto [first, last] = Whole(wx);
+  const std::vector<Span> spans = SpansOf(wx);
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, c * wy.kernel * wx.kernel * wx.outputs));
   at::parallel_for(0, x.size(0) * wy.outputs, grain, [&](int64_t begin, int64_t end) {
     std::vector<int64_t> taps;
@@ -154,20 +154,18 @@ void MaxOf(const at::Tensor& x, const Window& wy, const Window& wx, at::Tensor* 
       const T* const image = from + line / wy.outputs * wy.size * wx.size * c;
       T* const results = to + line * wx.outputs * c;
       const std::vector<int64_t> rows = ElementsOf(wy, line % wy.outputs);
-      const auto run = [&](int64_t ox, int64_t pixels) {
+      for (const Span& span : spans) {
+        T* const first = results + span.first * c;
         taps.clear();
         for (const int64_t row : rows) {
-          for (const int64_t column : ElementsOf(wx, ox)) taps.push_back((row * wx.size + column) * c);
+          for (const int64_t column : span.elements) taps.push_back((row * wx.size + column) * c);
         }
         if (taps.empty()) {
-          std::fill_n(results + ox * c, pixels * c, least);
-          return;
+          std::fill_n(first, span.count * c, least);
+        } else {
+          MaxLoop({image, taps.data(), static_cast<int64_t>(taps.size()), wx.stride * c, c, first}, span.count);
         }
-        MaxLoop({image, taps.data(), static_cast<int64_t>(taps.size()), wx.stride * c, c, results + ox * c}, pixels);
-      };
-      for (int64_t ox = 0; ox < first; ++ox) run(ox, 1);
-      if (first < last) run(first, last - first);
-      for (int64_t ox = last; ox < wx.outputs; ++ox) run(ox, 1);
+      }
     }
   });
 }

@@ -65,15 +65,15 @@ std::vector<Arg> Rewrite::Args(const std::vector<Arg>& old) {
   return WithValues(old, [this](ValueId v) { return at(v); });
 }
 
-NodeId Rewrite::CopyWith(const Node& node, std::vector<Arg> args) {
-  Node now = node;
-  now.args = std::move(args);
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    const Value& value = from_.value(node.outputs[i]);
-    now.outputs[i] = NewValue(value.name, value.type, node.outputs[i]);
-    Map(node.outputs[i], now.outputs[i]);
+NodeId Rewrite::CopyWith(Node node, std::vector<Arg> args) {
+  node.args = std::move(args);
+  for (ValueId& output : node.outputs) {
+    const Value& value = from_.value(output);
+    const ValueId now = NewValue(value.name, value.type, output);
+    Map(output, now);
+    output = now;
   }
-  return graph.AddNode(std::move(now));
+  return graph.AddNode(std::move(node));
 }
 
 std::vector<ValueId> Rewrite::EmitAll(const c10::OperatorHandle& op, std::vector<Arg> args,

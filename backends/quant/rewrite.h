@@ -51,7 +51,7 @@ class Rewrite {
   std::vector<Arg> Args(const std::vector<Arg>& old);
   // Copies a node with mapped arguments; its outputs stand for the old ones.
   NodeId Copy(const Node& node) { return CopyWith(node, Args(node.args)); }
-  NodeId CopyWith(const Node& node, std::vector<Arg> args);  // … with these arguments, which are of the new graph
+  NodeId CopyWith(Node node, std::vector<Arg> args);  // … with these arguments, which are of the new graph
   struct Result {
     const std::string& name;
     const Type& type;

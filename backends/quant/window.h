@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 namespace frametap::quant {
@@ -22,11 +21,24 @@ inline std::vector<int64_t> ElementsOf(const Window& w, int64_t output) {
   return elements;
 }
 
-// Returns the results whose windows lie in the image: the first one, and the one after the last.
-inline std::pair<int64_t, int64_t> Whole(const Window& w) {
+// Neighbouring results. Their windows have the same elements, counted from where each window begins.
+struct Span {
+  int64_t first, count;
+  std::vector<int64_t> elements;  // of the first window
+};
+
+// Returns the results along an axis. Those whose windows lie in the image are one span, and each of the others is one.
+inline std::vector<Span> SpansOf(const Window& w) {
   const int64_t room = w.size - 1 - w.dilation * (w.kernel - 1) + w.padding;
-  const int64_t first = std::min((w.padding + w.stride - 1) / w.stride, w.outputs);
-  return {first, std::clamp(room < 0 ? 0 : room / w.stride + 1, first, w.outputs)};
+  const int64_t begin = std::min((w.padding + w.stride - 1) / w.stride, w.outputs);
+  const int64_t end = std::clamp(room < 0 ? 0 : room / w.stride + 1, begin, w.outputs);
+  std::vector<Span> spans;
+  for (int64_t output = 0; output < w.outputs;) {
+    const int64_t count = output == begin && begin < end ? end - begin : 1;
+    spans.push_back({output, count, ElementsOf(w, output)});
+    output += count;
+  }
+  return spans;
 }
 
 }  // namespace frametap::quant

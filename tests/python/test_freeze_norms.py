@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frametap
+from fixtures.quantized import tensors_of
 from fixtures.subject import needs_capture
 from frametap import _C
 
@@ -81,10 +82,6 @@ PROGRAMS: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
     "written later": (written_later, ["layer_norm_to_bfloat16"]),
     "autocast": (under_autocast, []),
 }
-
-
-def tensors_of(result: Any) -> list[Tensor]:
-    return list(result) if isinstance(result, tuple) else [result]
 
 
 def norms_of(frozen: Any) -> list[str]:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import frametap
-from fixtures.quantized import graphs_of, least
+from fixtures.quantized import graphs_of, least, tensors_of
 from fixtures.subject import needs_capture
 
 pytestmark = needs_capture
@@ -96,10 +96,6 @@ def quantized(name: str, **options: Any) -> tuple[Normed, Any, Tensor]:
     model = Normed(PROGRAMS[name][0]).eval()
     data = [torch.randn(4, 3, WIDTH) for _ in range(4)]
     return model, frametap.quantize(model, data, progress=False, **options), data[0]
-
-
-def tensors_of(result: Any) -> list[Tensor]:
-    return list(result) if isinstance(result, tuple) else [result]
 
 
 def assert_near(model: nn.Module, int8: Any, x: Tensor) -> None:
