@@ -2,6 +2,8 @@
 #   D1  CPython 3.11 with its headers, the private ones (internal/pycore_*.h) included.
 #   D2  torch 2.13 of that very Python. Its headers and libraries are used directly, not through TorchConfig.cmake, which
 #       asks for a CUDA toolkit where the wheel was built with CUDA, and drags in warnings of its own.
+#       torch's loops over threads are templates, which run on one thread unless the compiler knows OpenMP. Our kernels share
+#       the runtime that torch carries: with another one there would be two pools of threads.
 #   D3  pybind11 is the copy that torch carries: another one has other internals, and does not know torch's types.
 #   D4  abseil as shared libraries: the static ones cannot be linked into a Python module.
 #   D5  oneDNN from 3.2 up: the one of the Python environment, else the system's. Its headers are used; the library is
@@ -85,6 +87,23 @@ set_target_properties(torch PROPERTIES
   INTERFACE_LINK_LIBRARIES "frametap_torch_cpu;frametap_c10")
 # A CUDA build of torch needs libraries that only the dynamic loader finds.
 target_link_options(torch INTERFACE LINKER:--allow-shlib-undefined)
+if(FRAMETAP_SANITIZE STREQUAL "thread")  # the sanitizer does not understand the runtime's barriers
+  message(STATUS "frametap: kernels run on one thread under ThreadSanitizer")
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  file(GLOB openmp_runtimes "${FRAMETAP_TORCH_ROOT}/lib/libgomp*.so*")
+  if(openmp_runtimes)
+    list(GET openmp_runtimes 0 openmp_runtime)
+    add_library(frametap_openmp SHARED IMPORTED)
+    set_target_properties(frametap_openmp PROPERTIES IMPORTED_LOCATION "${openmp_runtime}" IMPORTED_NO_SONAME OFF)
+  else()  # a torch that was built on this machine
+    add_library(frametap_openmp INTERFACE IMPORTED)
+    target_link_options(frametap_openmp INTERFACE -fopenmp)
+  endif()
+  target_compile_options(torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+  set_property(TARGET torch APPEND PROPERTY INTERFACE_LINK_LIBRARIES frametap_openmp)
+else()
+  message(WARNING "Only GCC shares torch's OpenMP runtime: kernels of frametap run on one thread.")
+endif()
 add_library(torch_python INTERFACE IMPORTED)
 set_target_properties(torch_python PROPERTIES INTERFACE_LINK_LIBRARIES "torch;frametap_torch_python")
 set(FRAMETAP_TORCH_PYTHON torch_python)

@@ -44,7 +44,9 @@ void PlaceTiles(const Layer& layer, const Extent& x, const void* pixels, void* r
   const auto [planes, rows, columns] = sizes;
   const auto row = static_cast<size_t>(window[2] * layer.outputs()) * c10::elementSize(layer.result_type());
   const int64_t elements = window[0] * window[1];
-  at::parallel_for(0, x.sizes[0] * planes * rows, 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kBytes = 32768;  // that are worth a thread
+  const int64_t grain = kBytes / (columns * elements * static_cast<int64_t>(row));
+  at::parallel_for(0, x.sizes[0] * planes * rows, std::max<int64_t>(1, grain), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t plane = i / rows, y = i % rows;
       for (int64_t element = 0; element < elements; ++element) {

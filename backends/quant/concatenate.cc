@@ -18,7 +18,7 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 65536;  // bytes
+constexpr int64_t kBytes = 65536;  // that are worth a thread
 constexpr int64_t kBlock = 16384;  // bytes of a result that are written at once, part by part
 
 // Copies `count` pieces of at least `size` bytes. The end of a piece is copied with the last whole `size` bytes of it.
@@ -97,7 +97,7 @@ at::Tensor Concatenate(at::TensorList tensors, int64_t given) {
   for (auto i = place + 1; i != order.end(); ++i) inner *= sizes[*i];
   const int64_t row = inner * sizes[dim];
   auto* const to = static_cast<char*>(result.mutable_data_ptr());
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / row), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, kBytes / row), [&](int64_t begin, int64_t end) {
     const int64_t block = std::max<int64_t>(1, kBlock / row);
     for (int64_t first = begin; first < end; first += block) {
       const int64_t count = std::min(block, end - first);

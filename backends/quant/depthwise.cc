@@ -14,7 +14,6 @@ namespace {
 
 // A block of channels is two vectors: those at even places, which are the lower halves of 32 bits, and those at odd places.
 constexpr int64_t kBlock = 2 * kLanes;
-constexpr int64_t kGrain = 16384;
 
 using Pairs [[gnu::vector_size(kLanes * sizeof(uint32_t))]] = uint32_t;
 

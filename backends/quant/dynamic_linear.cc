@@ -16,8 +16,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-
 FRAMETAP_WIDE_LOOP
 void ToBytes(const float* __restrict x, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi,
              int32_t zero_point) {

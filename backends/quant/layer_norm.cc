@@ -23,8 +23,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-
 // As many sums at a time as hide the time that an addition takes.
 constexpr int64_t kSums = 4;
 

@@ -14,7 +14,6 @@ namespace frametap::quant {
 namespace {
 
 constexpr int64_t kTile = 128;  // pixels
-constexpr int64_t kGrain = 16384;
 
 using Rows = std::array<const float*, kMostChannelsOfPixels>;
 

@@ -7,6 +7,8 @@
 
 #if defined(__SSE2__)
 #include <xmmintrin.h>
+
+#include "backends/quant/wide_loop.h"
 #endif
 
 namespace frametap::quant {
@@ -14,7 +16,6 @@ namespace {
 
 constexpr int64_t kBand = 16;   // channels that are copied together: a cache line of each pixel
 constexpr int64_t kFewest = 4;  // channels; torch's copy is as quick for fewer
-constexpr int64_t kGrain = 16384;
 
 // Four pixels of four channels.
 [[gnu::always_inline]] inline void TransposeBlock(const float* from, int64_t channels, float* to, int64_t pixels) {

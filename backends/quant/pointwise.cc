@@ -17,7 +17,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 16384;
 // Shorter rows of a broadcast operand are copied: a call for each would take longer.
 constexpr int64_t kShortestRow = 16;
 

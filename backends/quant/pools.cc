@@ -19,8 +19,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-
 // Windows of neighbouring pixels of a result.
 template <class T>
 struct Windows {

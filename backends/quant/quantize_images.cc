@@ -7,6 +7,8 @@
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
+
+#include "backends/quant/wide_loop.h"
 #endif
 
 namespace frametap::quant {
@@ -15,7 +17,6 @@ namespace {
 constexpr int64_t kPixels = 128;   // of a tile
 constexpr int64_t kChannels = 64;  // of a tile
 constexpr int64_t kBlock = 16;     // a side of the block that is transposed at once
-constexpr int64_t kGrain = 16384;
 
 // Row `c` of `tile` gets the bytes of channel `c`.
 FRAMETAP_WIDE_LOOP

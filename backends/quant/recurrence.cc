@@ -21,8 +21,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 4096;
-
 // An operator of torch.
 struct Spelling {
   const char* name;

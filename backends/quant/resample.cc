@@ -14,8 +14,6 @@
 namespace frametap::quant {
 namespace {
 
-constexpr int64_t kGrain = 16384;
-
 // The two elements of an axis that a result lies between, and the weight of the second one.
 struct Between {
   int64_t first, second;

@@ -17,6 +17,9 @@
 
 namespace frametap::quant {
 
+// Elements that are worth a thread. Torch's own kernels take as many.
+constexpr int64_t kGrain = 32768;
+
 // Sixteen floats that a loop treats alike. GCC 12 makes scalars of arrays in their place.
 constexpr int64_t kLanes = 16;
 using Lanes [[gnu::vector_size(kLanes * sizeof(float))]] = float;

@@ -235,6 +235,16 @@ void BindQuant(py::module_& m) {
   m.def(
       "onednn_problem", [] { return std::string(onednn::Load().message()); }, "Why oneDNN cannot be used, or \"\".");
   m.def("onednn_version", &onednn::Version);
+  m.def(
+      "kernels_share_threads",
+      [] {
+#ifdef _OPENMP
+        return true;
+#else
+        return false;
+#endif
+      },
+      "Whether this build's own kernels run on all threads of torch.");
   m.def("bfloat16_products", &onednn::HasBfloat16Products, "Whether this CPU multiplies bfloat16.");
   m.def("quant_full_range", &onednn::HasExactProducts, "Whether activations use 0..255 on this CPU (else 0..127).");
 }
