@@ -16,6 +16,7 @@
 #include "backends/freeze/schemes.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/kernel_tensor.h"
@@ -446,14 +447,15 @@ class Lowering {
     return made;
   }
 
-  // Sizes of a run decide whether oneDNN takes it.
+  // Sizes of a run decide whether torch takes it.
   void EmitAttention(NodeId n, bool is_half) {
     const Node& node = from_.node(n);
     const ValueId result = node.outputs[0];
-    reason_[n.raw()] = is_half ? "in bfloat16, by oneDNN where that takes less time" : quant::kAttendsInBfloat16;
+    const bool is_rounded = AttendsInBfloat16(from_, node, config_, is_half);
+    reason_[n.raw()] = is_rounded && !is_half ? quant::kAttendsInBfloat16 : quant::kOurAttention;
     std::vector<Arg> args =
         quant::WithValues(node.args, [&](ValueId v) { return Read(v, node, true, is_half && !IsMask(node, v)); });
-    out_.Map(result, out_.Emit(quant::FindOperator("frametap::bfloat16_attention"), std::move(args),
+    out_.Map(result, out_.Emit(is_rounded ? quant::Bfloat16Form(node) : quant::Float32Form(node), std::move(args),
                                from_.value(result).name, StoredType(result), result, node));
   }
 
@@ -495,7 +497,7 @@ class Lowering {
       has_halves = has_halves || is_half_[v.raw()];
       for (ValueId result : node.outputs) shares_memory = shares_memory || aliases_.same(v, result);
     });
-    if (AttendsInBfloat16(from_, node, config_, is_half)) return EmitAttention(n, is_half);
+    if (quant::IsAttention(node) && !quant::IsUnderAutocast(from_, node)) return EmitAttention(n, is_half);
     if (!has_images && !has_halves) {
       out_.Copy(node);
       return;

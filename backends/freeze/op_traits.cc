@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "backends/quant/annotate.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/layouts.h"
 #include "backends/quant/op_table.h"
 
@@ -18,8 +19,9 @@ using quant::Is;
 bool IsConvolution(const Node& node) { return quant::FamilyOf(node) == Family::kConv; }
 
 bool TakesBfloat16(const Node& node) {
-  if (Is(node, "aten::scaled_dot_product_attention")) {
-    return quant::ConstNumber(quant::FindArg(node, "dropout_p")) == 0.0;
+  if (quant::IsAttention(node)) {
+    const Arg* const dropout = quant::FindArg(node, "dropout_p");
+    return dropout == nullptr || quant::ConstNumber(dropout) == 0.0;
   }
   const Family family = quant::FamilyOf(node);
   if (family == Family::kMean) return quant::IsNone(quant::FindArg(node, "dtype"));
@@ -27,12 +29,12 @@ bool TakesBfloat16(const Node& node) {
 }
 
 bool IsMask(const Node& node, ValueId v) {
-  return Is(node, "aten::scaled_dot_product_attention") && quant::TensorArg(node, "attn_mask") == v;
+  return quant::IsAttention(node) && quant::TensorArg(node, "attn_mask") == v;
 }
 
 bool AttendsInBfloat16(const Graph& graph, const Node& node, const Config& config, bool gives_bfloat16) {
   if (config.products == Products::kDynamicInt8) return quant::AttendsInBfloat16(graph, node, config.by_request);
-  return gives_bfloat16 && Is(node, "aten::scaled_dot_product_attention");
+  return gives_bfloat16 && quant::IsAttention(node);
 }
 
 const Node* OrderReader(const Graph& graph) {

@@ -3,6 +3,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,8 @@
 #include "backends/onednn/handles.h"
 #include "backends/onednn/library.h"
 #include "backends/onednn/scratchpad.h"
+#include "backends/onednn/tiled_attention.h"
+#include "backends/onednn/wide_attention.h"
 
 namespace frametap::onednn {
 namespace {
@@ -175,7 +178,7 @@ void ForEachRow(const Extents& extents, const at::Tensor& mask, const F& f) {
 }
 
 // A4
-void Apply(const Extents& extents, const at::Tensor& given, float* scores) {
+void Apply(const Extents& extents, const at::Tensor& given, bool replaces, float* scores) {
   const auto [batch, heads, queries, keys, width, depth] = extents.sizes;
   const at::Tensor mask = given.expand({batch, heads, queries, keys});
   const int64_t step = mask.stride(3);
@@ -187,7 +190,10 @@ void Apply(const Extents& extents, const at::Tensor& given, float* scores) {
   } else {
     ForEachRow<float>(extents, mask, [&](int64_t row, const float* more) {
       float* const to = scores + row * keys;
-      for (int64_t i = 0; i < keys; ++i) to[i] += more[i * step];
+      for (int64_t i = 0; i < keys; ++i) {
+        const float element = more[i * step];
+        to[i] = !replaces ? to[i] + element : element == 0 ? to[i] : element;
+      }
     });
   }
 }
@@ -214,29 +220,57 @@ size_t BytesOfScores(const at::Tensor& q, const at::Tensor& k) {
   return sizeof(float) * static_cast<size_t>(q.size(0) * q.size(1) * q.size(2) * k.size(2));
 }
 
+// Whether a kernel of our own takes factors of the type.
+bool IsOurs(const at::Tensor& q) { return q.scalar_type() == at::kFloat ? HasWideVectors() : HasTiles(); }
+
+// Returns a mask that is added, with dense keys.
+at::Tensor AddedMask(const at::Tensor& mask, int64_t keys) {
+  at::Tensor added = mask;
+  if (mask.scalar_type() == at::kBool) {
+    added = at::zeros(mask.sizes(), at::kFloat).masked_fill_(mask.logical_not(), kHidden);
+  }
+  if (added.dim() > 0 && added.size(-1) == keys && (keys == 1 || added.stride(-1) == 1)) return added;
+  at::DimVector sizes(added.sizes());
+  if (sizes.empty()) sizes.push_back(1);
+  sizes.back() = keys;
+  return added.expand(sizes).contiguous();
+}
+
 }  // namespace
 
 bool CanAttend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask) {
+  const at::ScalarType type = q.scalar_type();
+  if (type != at::kFloat && type != at::kBFloat16) return false;
   for (const at::Tensor& x : {q, k, v}) {
-    const bool is_plain = x.dim() == 4 && x.scalar_type() == at::kBFloat16 && x.device().is_cpu() && x.numel() > 0;
-    if (!is_plain || x.size(0) != q.size(0) || x.size(1) != q.size(1)) return false;
+    const bool is_plain = x.dim() == 4 && x.scalar_type() == type && x.device().is_cpu() && x.numel() > 0;
+    if (!is_plain || x.size(0) != q.size(0) || q.size(1) % x.size(1) != 0) return false;
   }
   if (mask.defined()) {
     const bool is_plain =
         mask.device().is_cpu() && (mask.scalar_type() == at::kFloat || mask.scalar_type() == at::kBool);
     if (!is_plain || !at::is_expandable_to(mask.sizes(), {q.size(0), q.size(1), q.size(2), k.size(2)})) return false;
   }
-  return k.size(3) == q.size(3) && v.size(2) == k.size(2) && BytesOfScores(q, k) <= kMostBytesOfScores &&
-         HasBfloat16Products() && !HasTiles();
+  if (k.size(3) != q.size(3) || v.size(2) != k.size(2) || v.size(1) != k.size(1)) return false;
+  if (IsOurs(q)) {
+    const int64_t fewest = type == at::kFloat ? std::min(kFewestFloatQueries, k.size(2)) : kFewestQueries;
+    return q.size(2) >= std::max(fewest, kFewestQueries) && k.size(2) <= kMostKeys;
+  }
+  return type == at::kBFloat16 && HasBfloat16Products() && k.size(1) == q.size(1) &&
+         BytesOfScores(q, k) <= kMostBytesOfScores;
 }
 
-at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask, double scale,
-                  bool is_causal) {
+at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                  const AttentionOptions& options) {
   TORCH_CHECK(CanAttend(q, k, v, mask), "attention: got sizes ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
   const at::Tensor query = Dense(q), key = Dense(k), value = Dense(v);
+  if (IsOurs(q)) {
+    const at::Tensor added = mask.defined() ? AddedMask(mask, k.size(2)) : mask;
+    const auto attend = q.scalar_type() == at::kFloat ? AttendWide : AttendInTiles;
+    return attend(query, key, value, added, options).transpose(1, 2);
+  }
   const Extents extents{{q.size(0), q.size(1), q.size(2), k.size(2), q.size(3), v.size(3)},
                         {StridesOf(query), StridesOf(key), StridesOf(value)},
-                        scale,
+                        options.scale,
                         at::get_num_threads()};
   at::Tensor result = at::detail::empty_cpu({q.size(0), q.size(2), q.size(1), v.size(3)}, at::kBFloat16);
   constexpr size_t kLine = 64;
@@ -245,14 +279,14 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   void* const probabilities = reinterpret_cast<char*>(scores) + bytes;
   const Sized& sized = Find(extents);
   sized.scores.Run({query.const_data_ptr(), key.const_data_ptr(), scores});
-  if (is_causal) HideLaterKeys(extents, scores);
-  std::vector<int64_t> without_keys;
+  if (options.is_causal) HideLaterKeys(extents, scores);
+  std::vector<int64_t> zeros;
   if (mask.defined()) {
-    Apply(extents, mask, scores);
-    without_keys = RowsWithoutKeys(extents, scores);
+    Apply(extents, mask, options.mask_replaces, scores);
+    if (!options.gives_nan) zeros = RowsWithoutKeys(extents, scores);
   }
   sized.softmax.Run({scores, probabilities});
-  for (const int64_t row : without_keys) {
+  for (const int64_t row : zeros) {
     const auto bytes_of_row = static_cast<size_t>(extents.keys()) * sizeof(at::BFloat16);
     std::memset(static_cast<char*>(probabilities) + static_cast<size_t>(row) * bytes_of_row, 0, bytes_of_row);
   }

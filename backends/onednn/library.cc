@@ -93,6 +93,8 @@ static bool Has([[maybe_unused]] dnnl_cpu_isa_t isa) {
 
 bool HasBfloat16Products() { return Has(dnnl_cpu_isa_avx512_core_bf16); }
 
+bool HasWideVectors() { return Has(dnnl_cpu_isa_avx512_core); }
+
 bool HasTiles() { return Has(dnnl_cpu_isa_avx512_core_amx); }
 
 void Check(dnnl_status_t status, const char* action) {

@@ -24,6 +24,9 @@ bool HasExactProducts();
 // Whether the processor has instructions for products of bfloat16, and oneDNN may use them.
 bool HasBfloat16Products();
 
+// Whether the processor has the vectors of AVX-512, and oneDNN may use them.
+bool HasWideVectors();
+
 // Whether the processor multiplies tiles (AMX), and oneDNN may do so.
 bool HasTiles();
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "backends/onednn/library.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/dynamic_linear.h"
@@ -461,10 +462,11 @@ int BitsOfActivations(const QuantConfig& config) {
 }
 
 bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& config) {
-  if (!Is(node, "aten::scaled_dot_product_attention")) return false;
+  if (!IsAttention(node)) return false;
   const auto dtype = config.float_dtype.value_or(onednn::HasBfloat16Products() ? at::kBFloat16 : at::kFloat);
   const bool is_asked = dtype == at::kBFloat16 && FloatByRequest(config, node).empty();
-  if (!is_asked || IsUnderAutocast(graph, node) || ConstNumber(FindArg(node, "dropout_p")) != 0.0) return false;
+  const Arg* const dropout = FindArg(node, "dropout_p");
+  if (!is_asked || IsUnderAutocast(graph, node) || (dropout != nullptr && ConstNumber(dropout) != 0.0)) return false;
   const std::array<const char*, 3> factors{"query", "key", "value"};
   return std::all_of(factors.begin(), factors.end(), [&](const char* name) {
     const auto factor = TensorArg(node, name);
@@ -472,12 +474,23 @@ bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& 
   });
 }
 
+namespace {
+
+// The ops of the program that a node stands for.
+std::vector<std::string> NamesOf(const Node& node) {
+  if (!Is(node, "frametap::attention_chain")) return {node.op_name()};
+  return {"aten.matmul", "aten.bmm", "aten.baddbmm", "aten.softmax"};
+}
+
+}  // namespace
+
 std::string FloatByRequest(const QuantConfig& config, const Node& node) {
-  // With its overload or without: "aten.add.Tensor" or "aten.add".
-  const std::string name = node.op_name();
-  const std::string without_overload = name.substr(0, name.find('.', name.find('.') + 1));
-  if (config.float_ops.contains(name) || config.float_ops.contains(without_overload))
-    return "left in float by request (float_ops)";
+  for (const std::string& name : NamesOf(node)) {
+    // With its overload or without: "aten.add.Tensor" or "aten.add".
+    const std::string without_overload = name.substr(0, name.find('.', name.find('.') + 1));
+    if (config.float_ops.contains(name) || config.float_ops.contains(without_overload))
+      return "left in float by request (float_ops)";
+  }
   if (node.where == nullptr) return "";
   for (const ModuleScope& scope : node.where->scope) {
     // A ModuleList is a path and not a scope: nothing calls it.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/layouts.h"
@@ -113,7 +114,7 @@ void Converter::Run() {
       EmitRecurrence(NodeId(i));
     } else if (a_.role[i] == Role::kBfloat16) {
       Node now = node;  // both ops take the same arguments
-      now.op = FindOperator("frametap::bfloat16_attention");
+      now.op = Bfloat16Form(node);
       out_.CopyWith(now, Reads(NodeId(i), node.args));
     } else {
       out_.CopyWith(node, Reads(NodeId(i), node.args));

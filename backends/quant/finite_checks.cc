@@ -10,7 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "backends/quant/halves.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/layer_norm.h"
 #include "backends/quant/operators.h"
 #include "backends/quant/reported_op.h"
@@ -29,7 +29,7 @@ bool ReadsBytes(const Node& node) {
   if (node.is_scalar()) return false;
   const std::string& name = node.op->operator_name().name;
   return absl::StartsWith(name, "frametap::") && name != "frametap::chunk_piece" && name != "frametap::planes" &&
-         !IsAttention(node) && !absl::StartsWith(name, "frametap::packed_");
+         !IsBfloat16Attention(node) && !absl::StartsWith(name, "frametap::packed_");
 }
 
 // Returns the floats that a node reads as bytes. A layer norm gives finite bytes of its result if all that it reads is finite.

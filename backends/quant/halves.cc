@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/onednn/library.h"
+#include "backends/quant/attention_ops.h"
 
 namespace frametap::quant {
 namespace {
@@ -39,7 +40,7 @@ class Finder {
   Source SourceAt(NodeId n) const {
     const Node& node = graph_.node(n);
     if (!IsFloatTensor(graph_.value(node.outputs[0]).type)) return Source::kOther;
-    if (IsAttention(node)) return Source::kAttention;
+    if (IsBfloat16Attention(node)) return Source::kAttention;
     if (IsReshape(n)) return source_[node.args[0].value.raw()];
     const Kernel* const kernel = patterns_.KernelAt(n);
     const bool gives_floats = kernel != nullptr && patterns_.IsFamily(kernel->anchor, Family::kLinear) &&
@@ -58,7 +59,7 @@ class Finder {
   bool Takes(NodeId n, ValueId v) const {
     const Node& node = graph_.node(n);
     if (IsReshape(n)) return node.outputs.size() == 1 && is_half_[node.outputs[0].raw()];
-    if (source_[v.raw()] == Source::kLinear) return IsAttention(node) && TensorArg(node, "attn_mask") != v;
+    if (source_[v.raw()] == Source::kLinear) return IsBfloat16Attention(node) && TensorArg(node, "attn_mask") != v;
     return Is(node, "frametap::quantize_per_tensor") && !patterns_.IsTaken(n);
   }
 
@@ -67,7 +68,7 @@ class Finder {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
       if (node.outputs.size() != 1 || !is_half_[node.outputs[0].raw()]) continue;
-      if (IsAttention(node)) is_half_[node.outputs[0].raw()] = is_half_[TensorArg(node, "query")->raw()];
+      if (IsBfloat16Attention(node)) is_half_[node.outputs[0].raw()] = is_half_[TensorArg(node, "query")->raw()];
       if (IsReshape(NodeId(i))) is_half_[node.outputs[0].raw()] = is_half_[node.args[0].value.raw()];
     }
   }
@@ -79,8 +80,6 @@ class Finder {
 };
 
 }  // namespace
-
-bool IsAttention(const Node& node) { return Is(node, "frametap::bfloat16_attention"); }
 
 std::vector<bool> FindHalves(const Graph& reference, const Patterns& patterns) {
   if (!onednn::HasBfloat16Products()) return std::vector<bool>(reference.values.size(), false);

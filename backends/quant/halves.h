@@ -14,6 +14,4 @@ namespace frametap::quant {
 // By value of the reference graph. None is a half where the processor has no products of bfloat16.
 std::vector<bool> FindHalves(const Graph& reference, const Patterns& patterns);
 
-bool IsAttention(const Node& node);
-
 }  // namespace frametap::quant

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/accumulators.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curves.h"
 #include "backends/quant/halves.h"
@@ -155,7 +156,7 @@ class Lowering {
   bool EmitHalf(const Node& node) {
     if (node.outputs.size() != 1) return false;
     const ValueId result = node.outputs[0];
-    const bool makes_half = IsHalf(result) || (IsAttention(node) && IsHalf(*TensorArg(node, "query")));
+    const bool makes_half = IsHalf(result) || (IsBfloat16Attention(node) && IsHalf(*TensorArg(node, "query")));
     if (!makes_half) return false;
     const Value& value = from_.value(result);
     const ValueId now = out_.Emit(*node.op, out_.Args(node.args), value.name + "_half",
@@ -216,6 +217,7 @@ class Lowering {
   void EmitFloat(const Node& node) {
     Node now = node;
     if (IsPlainNorm(from_, node)) now.op = *QuickerOperator(node);
+    if (IsAttention(node) && !IsUnderAutocast(from_, node)) now.op = Float32Form(node);
     out_.CopyWith(std::move(now), out_.Args(node.args));
   }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "backends/quant/attention_chains.h"
 #include "backends/quant/convolution.h"
 #include "backends/quant/curve_chains.h"
 #include "backends/quant/decomposed.h"
@@ -17,7 +18,9 @@
 namespace frametap::quant {
 namespace {
 
-bool AllTensorsAreFloat(const Graph& graph, const Node& node) {
+// Whether the out-of-place form of an in-place op gives the same dtype.
+bool IsOfFloats(const Graph& graph, const Node& node) {
+  if (Is(node, "aten::masked_fill_", "Scalar")) return IsFloatTensor(graph.value(node.outputs[0]).type);
   bool all = true;
   ForEachUse(node.args, [&](ValueId v) {
     const Type& t = graph.value(v).type;
@@ -77,7 +80,7 @@ Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin) {
       const ValueId self = node.args[0].value;
       std::string why;
       if (outside[aliases.root(self)]) why = "it may write to memory that existed before the graph";
-      if (!AllTensorsAreFloat(graph, node)) why = "it mixes dtypes";
+      if (!IsOfFloats(graph, node)) why = "it mixes dtypes";
       for (size_t v = 0; v < graph.values.size() && why.empty(); ++v) {
         const ValueId other(v);
         if (other == self || other == node.outputs[0] || !out.has(other)) continue;  // not defined before this node
@@ -332,6 +335,7 @@ absl::StatusOr<NormalizedGraph> NormaliseOps(const Graph& graph, const std::vect
       GoOn(TakeDecomposed(normal.graph, normal.origin, normal.known, normal.written, frozen), weights, &normal);
     }
     GoOn(NameCurves(normal.graph, normal.origin, normal.written), weights, &normal);
+    GoOn(NameAttention(normal.graph, normal.origin), weights, &normal);
     return normal;
   } catch (const c10::Error& e) {
     return absl::InternalError(absl::StrCat("normalising the graph: ", e.what_without_backtrace()));

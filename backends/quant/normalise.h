@@ -1,12 +1,13 @@
 // Normalise: the float graph as the later passes want it.
 //   M0  Pieces of a split are ops of their own (pieces.h).
-//   M1  An in-place op becomes its out-of-place form if nothing can see the difference. All its tensors are f32, the
+//   M1  An in-place op becomes its out-of-place form if nothing can see the difference. Its tensors are f32 (a mask is bool), the
 //       memory it writes belongs to the graph, and no other value that may share this memory is used later.
 //   M2  Dropout in eval mode disappears, and so does detach_, which writes no element.
 //   M3  A batch norm in eval form after a convolution or a linear is folded into its weight and bias if the result
 //       between them has no other reader.
 //   M5  A product with a frozen weight is aten.linear (linears.h).
 //   M7  A curve that is spelt out op by op is one op (curve_chains.h).
+//   M8  Attention that is spelt out is one op (attention_chains.h).
 //   M6  Quantized graphs of others become reference graphs (decomposed.h).
 //   M4  A weight counts as known only if no op of the graph may write to it.
 // Not here: any decision on 8 bits.
@@ -57,7 +58,7 @@ Step RemoveWrites(const Graph& graph, const std::vector<ValueId>& origin);
 // Applies one more step. `weights`: as Normalise had them.
 void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* normal);
 
-// The steps that no weight takes part in: M0, M1, M2, M7. `frozen`: for M6; may be null.
+// The steps that no weight takes part in: M0, M1, M2, M7, M8. `frozen`: for M6; may be null.
 absl::StatusOr<NormalizedGraph> NormaliseOps(const Graph& graph, const std::vector<at::Tensor>& weights,
                                              FrozenWeights* frozen = nullptr);
 

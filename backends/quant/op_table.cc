@@ -134,6 +134,7 @@ constexpr OpRow kRows[] = {
     {"aten::einsum", "", Family::kFloat, false,
      "only the einsum of a frozen matrix with the last dimension of an activation is int8"},
     {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
+    {"frametap::attention_chain", "", Family::kFloat, true, kProduct},
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
     {"aten::_softmax", "", Family::kFloat, true, kProbabilities},
     {"aten::log_softmax", "int", Family::kFloat, true, kProbabilities},

@@ -4,14 +4,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/library.h>
 
-#include <cmath>
 #include <optional>
 #include <string>
 
-#include "backends/onednn/attention.h"
+#include "backends/quant/attention_ops.h"
 #include "backends/quant/concatenate.h"
 #include "backends/quant/decomposed_operators.h"
 #include "backends/quant/dynamic_linear.h"
@@ -31,8 +29,6 @@
 
 namespace frametap::quant {
 namespace {
-
-constexpr int64_t kGrain = 16384;
 
 FRAMETAP_WIDE_LOOP
 void QuantizeLoop(const float* __restrict from, uint8_t* __restrict to, int64_t n, float inverse, float lo, float hi,
@@ -60,20 +56,6 @@ void DequantizeSignedLoop(const int8_t* __restrict from, float* __restrict to, i
 void CheckBytes(const at::Tensor& q, const char* op) {
   TORCH_CHECK(q.scalar_type() == at::kByte && q.device().is_cpu(), op, ": expected a uint8 tensor on the CPU, got ",
               q.scalar_type(), " on ", q.device());
-}
-
-// torch's scaled_dot_product_attention without gradients, on factors that are rounded to bfloat16. The result is of the
-// query's type. A mask stays as it is: the least number of float32 would become minus infinity.
-at::Tensor Attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const std::optional<at::Tensor>& mask, double dropout, bool is_causal, std::optional<double> scale,
-                     bool enable_gqa) {
-  const at::Tensor q = query.to(at::kBFloat16), k = key.to(at::kBFloat16), v = value.to(at::kBFloat16);
-  const at::Tensor given = mask.value_or(at::Tensor());
-  const at::Tensor result =
-      dropout == 0 && onednn::CanAttend(q, k, v, given)
-          ? onednn::Attend(q, k, v, given, scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), is_causal)
-          : at::scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, scale, enable_gqa);
-  return result.to(query.scalar_type());
 }
 
 at::Tensor EmptyBytes(at::IntArrayRef sizes, at::MemoryFormat format) {
@@ -181,12 +163,6 @@ at::Tensor QuantizeMeta(const at::Tensor& x, double, int64_t, int64_t, int64_t, 
 at::Tensor DequantizeMeta(const at::Tensor& q, double, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
 }
-at::Tensor AttentionMeta(const at::Tensor& q, const at::Tensor&, const at::Tensor& v, const std::optional<at::Tensor>&,
-                         double, bool, std::optional<double>, bool) {
-  c10::DimVector sizes(q.sizes().begin(), q.sizes().end());
-  sizes.back() = v.size(-1);
-  return at::empty(sizes, q.options());
-}
 at::Tensor RoundRowsMeta(const at::Tensor& x, int64_t) { return at::empty(x.sizes(), x.options()); }
 at::Tensor DequantizeChannelMeta(const at::Tensor& q, const at::Tensor&, const at::Tensor&, int64_t) {
   return at::empty(q.sizes(), q.options().dtype(at::kFloat));
@@ -214,9 +190,6 @@ void RegisterOperators() {
     defs->def("state(Tensor(a) self) -> Tensor(a)", TORCH_FN(State));
     defs->def("planes(Tensor(a) images) -> Tensor(a)");
     defs->def("pixels(Tensor(a) images, ScalarType dtype) -> Tensor(a)");
-    defs->def(
-        "bfloat16_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, float dropout_p, "
-        "bool is_causal, *, float? scale, bool enable_gqa) -> Tensor");
     defs->def("qcurve(Tensor q, Tensor table) -> Tensor");
     defs->def("chunk_piece(Tensor(a) self, int chunks, int dim, int index) -> Tensor(a)", TORCH_FN(ChunkPiece));
     defs->def(
@@ -243,7 +216,6 @@ void RegisterOperators() {
     cpu->impl("qmul", TORCH_FN(MulBytes));
     cpu->impl("planes", TORCH_FN(Planes));
     cpu->impl("pixels", TORCH_FN(Pixels));
-    cpu->impl("bfloat16_attention", TORCH_FN(Attention));
     cpu->impl("laid_out", TORCH_FN(LayOut));
     cpu->impl("qcurve", TORCH_FN(LookUpBytes));
     cpu->impl("max_pool2d", TORCH_FN(MaxPool));
@@ -256,9 +228,9 @@ void RegisterOperators() {
     meta->impl("quantize_per_tensor", TORCH_FN(QuantizeMeta));
     meta->impl("quantize_per_tensor_channels_last", TORCH_FN(QuantizeMeta));
     meta->impl("dequantize_per_tensor", TORCH_FN(DequantizeMeta));
-    meta->impl("bfloat16_attention", TORCH_FN(AttentionMeta));
     meta->impl("round_rows", TORCH_FN(RoundRowsMeta));
     meta->impl("dequantize_per_channel", TORCH_FN(DequantizeChannelMeta));
+    RegisterAttention();
     RegisterKernelOperators();
     RegisterRecurrentOperators();
     RegisterLayerNorm();
@@ -269,7 +241,9 @@ void RegisterOperators() {
     auto* autograd =
         new torch::Library(torch::Library::IMPL, "frametap", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__);
     for (const char* name : {"adaptive_avg_pool2d",
+                             "attention_chain",
                              "bfloat16_attention",
+                             "bfloat16_attention_chain",
                              "cat",
                              "dequantize_per_channel",
                              "dequantize_per_tensor",
@@ -281,6 +255,7 @@ void RegisterOperators() {
                              "qavg_pool2d",
                              "qconv",
                              "round_rows",
+                             "scaled_dot_product_attention",
                              "qcurve",
                              "qconv_add",
                              "qlinear",

@@ -80,9 +80,13 @@ std::vector<c10::IValue> ArgsFor(const std::string& op) {
   if (op == "frametap::qcurve") return {image, Bytes({256})};
   onednn::Layer floats;
   floats.weight = at::randn({8, 8});
-  if (op == "frametap::bfloat16_attention") {  // of one key, whose value is the result
+  if (op == "frametap::bfloat16_attention" || op == "frametap::scaled_dot_product_attention") {  // of one key
     const auto one_key = [] { return at::randn({1, 1, 1, 8}).to(at::kBFloat16); };
     return {one_key(), one_key(), one_key(), c10::IValue(), 0.0, false, c10::IValue(), false};
+  }
+  if (op == "frametap::attention_chain" || op == "frametap::bfloat16_attention_chain") {
+    const auto one_key = [] { return at::randn({1, 1, 1, 8}).to(at::kBFloat16); };
+    return {one_key(), one_key(), one_key(), c10::IValue(), 0.0, 1.0};
   }
   if (op == "frametap::layer_norm" || op == "frametap::layer_norm_to_bfloat16" ||
       op == "frametap::layer_norm_with_bfloat16") {
