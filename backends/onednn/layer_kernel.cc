@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "backends/onednn/kept_memory.h"
 #include "backends/onednn/primitive.h"
 #include "backends/onednn/scratchpad.h"
 #include "backends/onednn/tiles.h"
@@ -143,8 +144,10 @@ std::shared_ptr<dnnl_memory> LayerKernel::Packed(const dnnl_memory_desc* wanted)
   }
   const MemoryDesc plain = PlainWeights(layer_);
   Memory from = MakeMemory(plain.get(), layer_.weight.data_ptr());
+  std::shared_ptr<void> bytes;
   if (!is_so(from.get())) {
-    Memory to = MakeMemory(wanted, DNNL_MEMORY_ALLOCATE);
+    bytes = KeptMemory(Api().memory_desc_get_size(wanted));
+    Memory to = MakeMemory(wanted, bytes.get());
     dnnl_primitive_desc_t desc = nullptr;
     Check(Api().reorder_primitive_desc_create(&desc, plain.get(), Cpu(), wanted, Cpu(), nullptr), "pack weights");
     const PrimitiveDesc owned(desc);
@@ -155,7 +158,9 @@ std::shared_ptr<dnnl_memory> LayerKernel::Packed(const dnnl_memory_desc* wanted)
     Check(Api().primitive_execute(reorder, StreamOfThread(), 2, arguments), "pack weights");
     from = std::move(to);
   }
-  std::shared_ptr<dnnl_memory> packed(from.release(), Memory::deleter_type());
+  std::shared_ptr<dnnl_memory> packed(from.release(), [bytes](dnnl_memory* memory) {
+    Memory::deleter_type()(memory);  // `bytes` live as long
+  });
   packed_.push_back(packed);
   return packed;
 }

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
@@ -15,8 +16,10 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <thread>
 #include <vector>
@@ -182,6 +185,29 @@ TEST_P(AttentionTest, A1_QueriesThatAreCausalSeeNoKeyAfterThem) {
   const at::Tensor after = Attend(q, k, v, {}, options);
   EXPECT_TRUE(after.slice(2, 0, 50).equal(before.slice(2, 0, 50)));
   EXPECT_TRUE(after.slice(2, 50).isnan().all().item<bool>());
+}
+
+// A copy that ends where reading stops the process.
+at::Tensor BeforeAnEdge(const at::Tensor& x) {
+  constexpr size_t kPage = 4096;
+  const at::Tensor from = x.contiguous();
+  const size_t pages = from.nbytes() / kPage + 1, bytes = pages * kPage;
+  auto* const memory =
+      static_cast<char*>(mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  EXPECT_EQ(mprotect(memory + bytes, kPage, PROT_NONE), 0);
+  void* const data = memory + bytes - from.nbytes();
+  std::memcpy(data, from.const_data_ptr(), from.nbytes());
+  return at::from_blob(
+      data, from.sizes(), [memory, bytes](void*) { munmap(memory, bytes + kPage); }, from.options());
+}
+
+TEST_P(AttentionTest, B3_NothingIsReadBehindATensor) {
+  for (int round = 0; round < 60; ++round) {
+    const int64_t keys = Pick(1, 70), queries = Pick(FewestQueries(keys), 70), width = Pick(1, 70);
+    const auto made = [&](int64_t positions) { return BeforeAnEdge(Normal({1, 2, positions, width})); };
+    const at::Tensor q = made(queries), k = made(keys), v = made(keys), mask = BeforeAnEdge(at::randn({queries, keys}));
+    ExpectNear(Attend(q, k, v, mask, {}), Exact(q, k, v, {}, mask), v);
+  }
 }
 
 TEST_P(AttentionTest, A2_HeadsOfAPositionAreBesideEachOther) {
