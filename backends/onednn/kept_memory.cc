@@ -33,7 +33,7 @@ struct Chunk {
 std::shared_ptr<void> KeptMemory(size_t bytes) {
   static std::mutex mutex;
   static Chunk chunk;
-  const size_t wanted = RoundedUp(bytes, kLine);
+  const size_t wanted = RoundedUp(std::max<size_t>(bytes, 1), kLine);
   if (wanted < kSmall) return Allocate(wanted, kLine);
   const std::lock_guard lock(mutex);
   std::shared_ptr<char> memory = chunk.memory.lock();

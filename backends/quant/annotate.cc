@@ -479,7 +479,7 @@ namespace {
 // The ops of the program that a node stands for.
 std::vector<std::string> NamesOf(const Node& node) {
   if (!Is(node, "frametap::attention_chain")) return {node.op_name()};
-  return {"aten.matmul", "aten.bmm", "aten.baddbmm", "aten.softmax"};
+  return {"aten.matmul", "aten.bmm", "aten.baddbmm", "aten.einsum", "aten.softmax"};
 }
 
 }  // namespace

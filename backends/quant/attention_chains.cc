@@ -5,14 +5,56 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 
 namespace frametap::quant {
 namespace {
 
-bool IsProduct(const Node& node) { return Is(node, "aten::matmul") || Is(node, "aten::bmm"); }
+// The factors of a product of matrices, [batch..., rows, inner] and [batch..., inner, columns].
+struct Factors {
+  ValueId a, b;
+  bool is_b_transposed = false;  // `b` is [batch..., columns, inner]
+};
+
+// Reads an equation such as "b h i d, b h j d -> b h i j".
+std::optional<Factors> FactorsOf(absl::string_view equation, ValueId a, ValueId b) {
+  const std::string letters = absl::StrReplaceAll(equation, {{" ", ""}});
+  const std::vector<absl::string_view> sides = absl::StrSplit(letters, absl::MaxSplits("->", 1));
+  const std::vector<absl::string_view> factors = absl::StrSplit(sides[0], ',');
+  if (sides.size() != 2 || factors.size() != 2) return std::nullopt;
+  const absl::string_view left = factors[0], right = factors[1], result = sides[1];
+  const size_t rank = left.size();
+  if (rank < 3 || right.size() != rank || result.size() != rank) return std::nullopt;
+  const absl::string_view batch = left.substr(0, rank - 2);
+  const std::string rows(1, left[rank - 2]), inner(1, left[rank - 1]), columns(1, result[rank - 1]);
+  const std::string all = absl::StrCat(batch, rows, inner, columns);
+  const bool is_plain = std::all_of(all.begin(), all.end(), [&](char c) {
+    return absl::ascii_isalpha(static_cast<unsigned char>(c)) && std::count(all.begin(), all.end(), c) == 1;
+  });
+  if (!is_plain || result != absl::StrCat(batch, rows, columns)) return std::nullopt;
+  if (right == absl::StrCat(batch, inner, columns)) return Factors{a, b};
+  if (right == absl::StrCat(batch, columns, inner)) return Factors{a, b, true};
+  return std::nullopt;
+}
+
+std::optional<Factors> FactorsOf(const Graph& graph, const Node& node) {
+  const bool is_einsum = Is(node, "aten::einsum");
+  if (!is_einsum && !Is(node, "aten::matmul") && !Is(node, "aten::bmm")) return std::nullopt;
+  const std::vector<Arg>& args = is_einsum ? node.args[1].items : node.args;
+  const auto is_value = [](const Arg& arg) { return arg.kind == Arg::Kind::kValue; };
+  if (args.size() < 2 || !is_value(args[0]) || !is_value(args[1])) return std::nullopt;
+  const ValueId a = args[0].value, b = args[1].value;
+  const size_t rank = graph.value(a).type.sizes.size();
+  if ((rank != 3 && rank != 4) || graph.value(b).type.sizes.size() != rank) return std::nullopt;
+  if (!is_einsum) return Factors{a, b};
+  const bool is_known = args.size() == 2 && node.args[0].kind == Arg::Kind::kConst && node.args[0].constant.isString();
+  return is_known ? FactorsOf(node.args[0].constant.toStringRef(), a, b) : std::nullopt;
+}
 
 // The number that a node multiplies its first argument by.
 std::optional<double> FactorOf(const Node& node) {
@@ -25,8 +67,8 @@ std::optional<double> FactorOf(const Node& node) {
 
 struct Chain {
   ValueId query, key, value;
-  ValueId mask;  // may be invalid
-  bool is_key_transposed = false;
+  ValueId mask;                    // may be invalid
+  bool is_key_transposed = false;  // [batch..., features, keys]
   bool is_scaled = false;
   double scale = 1, fill = 0;
   std::vector<NodeId> links;  // without the last one
@@ -53,17 +95,17 @@ class Finder {
   bool IsLive(NodeId n) const { return is_live_[n.raw()]; }
 
   std::optional<Chain> EndingAt(NodeId last) const {
-    const Node& product = graph_.node(last);
-    if (!IsProduct(product) || IsUnderAutocast(graph_, product) || !HasFactors(product)) return std::nullopt;
+    const auto product = FactorsOf(graph_, graph_.node(last));
+    if (!product || product->is_b_transposed || IsUnderAutocast(graph_, graph_.node(last))) return std::nullopt;
     Chain chain;
-    chain.value = product.args[1].value;
-    const NodeId softmax = LinkAt(product.args[0].value);
+    chain.value = product->b;
+    const NodeId softmax = LinkAt(product->a);
     if (!softmax.valid() || !IsOverKeys(graph_.node(softmax))) return std::nullopt;
     chain.links.push_back(softmax);
     if (!TakeScores(graph_.node(softmax).args[0].value, &chain)) return std::nullopt;
     TakeFactors(&chain.query, &chain);
     TakeFactors(&chain.key, &chain);
-    chain.is_key_transposed = !TakeTranspose(&chain);
+    if (chain.is_key_transposed) chain.is_key_transposed = !TakeTranspose(&chain);
     TakeFactors(&chain.key, &chain);
     for (const ValueId v : {chain.query, chain.key, chain.value}) {
       if (!IsFloatTensor(graph_.value(v).type) || IsWritten(v, last)) return std::nullopt;
@@ -95,16 +137,10 @@ class Finder {
     const NodeId def = graph_.value(v).def;
     if (!def.valid() || uses_.outputs[v.raw()] > 0 || CountReaders(v) != 1) return NodeId();
     const Node& node = graph_.node(def);
-    const bool is_plain = node.outputs.size() == 1 && !node.args.empty() && node.args[0].kind == Arg::Kind::kValue &&
+    const bool is_plain = node.outputs.size() == 1 && !node.is_scalar() && !node.args.empty() &&
+                          (node.args[0].kind == Arg::Kind::kValue || FactorsOf(graph_, node)) &&
                           IsFloatTensor(graph_.value(v).type) && !IsUnderAutocast(graph_, node);
     return is_plain ? def : NodeId();
-  }
-
-  bool HasFactors(const Node& product) const {
-    const Arg &a = product.args[0], &b = product.args[1];
-    if (a.kind != Arg::Kind::kValue || b.kind != Arg::Kind::kValue) return false;
-    const size_t rank = RankOf(a.value);
-    return (rank == 3 || rank == 4) && RankOf(b.value) == rank;
   }
 
   bool IsOverKeys(const Node& node) const {
@@ -122,10 +158,11 @@ class Finder {
       if (!n.valid()) return false;
       const Node& node = graph_.node(n);
       chain->links.push_back(n);
-      if (IsProduct(node)) {
-        chain->query = node.args[0].value;
-        chain->key = node.args[1].value;
-        return HasFactors(node);
+      if (const auto product = FactorsOf(graph_, node)) {
+        chain->query = product->a;
+        chain->key = product->b;
+        chain->is_key_transposed = !product->is_b_transposed;
+        return true;
       }
       if (Is(node, "aten::baddbmm")) return TakeProductWithMask(node, chain);
       if (const auto factor = FactorOf(node)) {
@@ -146,6 +183,7 @@ class Finder {
     chain->scale = *alpha;
     chain->query = *query;
     chain->key = *key;
+    chain->is_key_transposed = true;
     return true;
   }
 
@@ -174,7 +212,7 @@ class Finder {
   bool LeadsToScores(ValueId v) const {
     NodeId n = LinkAt(v);
     while (n.valid() && FactorOf(graph_.node(n))) n = LinkAt(graph_.node(n).args[0].value);
-    return n.valid() && IsProduct(graph_.node(n));
+    return n.valid() && FactorsOf(graph_, graph_.node(n));
   }
 
   void TakeFactors(ValueId* v, Chain* chain) const {

@@ -1,6 +1,6 @@
 // Attention chains: attention that a program spells out, as products with a softmax between them, becomes one op. This includes
 // nn.MultiheadAttention where it is asked for the weights.
-//   H1  Scores are products of three or four dimensions, times numbers, with at most one mask on top: a sum, or a masked_fill. No
+//   H1  Scores are products of three or four dimensions, by matmul, bmm or einsum, times numbers, with at most one mask on top: a sum, or a masked_fill. No
 //       other op that counts reads the values inside of the chain.
 //   H2  The op computes the chain: a query whose keys are all hidden by minus infinity gives NaN (attention_ops/O2).
 //   H3  Ops that read such a value, and whose results nothing reads, go away: the mean of weights, say, that were asked for and

@@ -116,6 +116,26 @@ def one_head_of_keys(m: Spelt, x: Tensor) -> Tensor:
     return m.joined(scores_of(q, k[:, :1]).softmax(-1) @ v[:, :1])
 
 
+def by_einsum(m: Spelt, x: Tensor) -> Tensor:
+    q, k, v = m.heads(x)
+    weights = (torch.einsum("b h i d, b h j d -> b h i j", q, k) * SCALE).softmax(-1)
+    return m.joined(torch.einsum("bhij,bhjd->bhid", weights, v))
+
+
+def one_head_by_einsum(m: Spelt, x: Tensor) -> Tensor:
+    q, k, v = m.qkv(x).split(WIDTH, dim=-1)
+    scores = torch.einsum("bid,bdj->bij", q, k.mT) / 4
+    return m.out(torch.einsum("bij,bjd->bid", scores.softmax(-1), v))
+
+
+def other_equations(m: Spelt, x: Tensor) -> Tensor:
+    """Products over other dimensions."""
+    q, k, v = m.qkv(x)[:, : WIDTH // 2].split(WIDTH, dim=-1)
+    over_queries = torch.einsum("bid,bjd->bji", q, k).softmax(-1)
+    of_columns = torch.einsum("bij,bdj->bid", over_queries, v.mT.contiguous())
+    return m.out(of_columns + torch.einsum("bid,bid->bid", q, k).softmax(-1))
+
+
 def key_is_read_again(m: Spelt, x: Tensor) -> Tensor:
     q, k, v = m.heads(x)
     columns = k.transpose(-2, -1)
@@ -142,6 +162,8 @@ CHAINS: dict[str, Callable[[Any, Tensor], Any]] = {
     "multi-head": multi_head(),
     "multi-head, masked": multi_head(mask=True),
     "one head": one_head,
+    "einsum": by_einsum,
+    "einsum of one head": one_head_by_einsum,
     "key is read again": key_is_read_again,
     "one head of keys": one_head_of_keys,
 }
@@ -175,6 +197,7 @@ OTHERS: dict[str, Callable[[Any, Tensor], Any]] = {
     "scores are read": scores_are_read,
     "over queries": over_queries,
     "written value": written_value,
+    "other equations": other_equations,
     "scaled mask": spelt(lambda s: (s + earlier(s.shape[-1])) * 0.5),
     "two masks": spelt(
         lambda s: (s + earlier(s.shape[-1])).masked_fill(earlier(s.shape[-1]) == 0, -9.0)
