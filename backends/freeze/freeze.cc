@@ -280,7 +280,7 @@ class Lowering {
     if (const auto found = kernels_.find(kernel_of_[n.raw()]); found != kernels_.end()) {
       return found->second.last() == n && found->second.scheme->products == Products::kBfloat16;
     }
-    if (quant::IsPlainNorm(from_, node)) return true;
+    if (quant::IsPlainNorm(from_, node) || (quant::IsAttention(node) && TakesBfloat16(node))) return true;
     if (node.is_scalar() || !TakesBfloat16(node)) return false;
     bool all = true, any = false;
     ForEachUse(node.args, [&](ValueId read) {

@@ -99,7 +99,7 @@ class Finder {
     if (!product || product->is_b_transposed || IsUnderAutocast(graph_, graph_.node(last))) return std::nullopt;
     Chain chain;
     chain.value = product->b;
-    const NodeId softmax = LinkAt(product->a);
+    const NodeId softmax = SkipConversions(product->a, &chain);
     if (!softmax.valid() || !IsOverKeys(graph_.node(softmax))) return std::nullopt;
     chain.links.push_back(softmax);
     if (!TakeScores(graph_.node(softmax).args[0].value, &chain)) return std::nullopt;
@@ -141,6 +141,22 @@ class Finder {
                           (node.args[0].kind == Arg::Kind::kValue || FactorsOf(graph_, node)) &&
                           IsFloatTensor(graph_.value(v).type) && !IsUnderAutocast(graph_, node);
     return is_plain ? def : NodeId();
+  }
+
+  // The node that makes the value, before conversions to the type that it has already.
+  NodeId SkipConversions(ValueId v, Chain* chain) const {
+    NodeId n = LinkAt(v);
+    while (n.valid() && IsConversionToFloat(graph_.node(n))) {
+      chain->links.push_back(n);
+      n = LinkAt(graph_.node(n).args[0].value);
+    }
+    return n;
+  }
+
+  bool IsConversionToFloat(const Node& node) const {
+    return Is(node, "aten::to", "dtype") && ConstInt(FindArg(node, "dtype")) == static_cast<int64_t>(at::kFloat) &&
+           ConstBool(FindArg(node, "copy")) == false && IsNone(FindArg(node, "memory_format")) &&
+           IsFloatTensor(graph_.value(node.args[0].value).type);
   }
 
   bool IsOverKeys(const Node& node) const {

@@ -64,6 +64,24 @@ def spelt(
     return run
 
 
+def spelt_with_conversions(m: Spelt, x: Tensor) -> Tensor:
+    """As `transformers` writes it. The conversions do nothing."""
+    q, k, v = m.heads(x)
+    weights = nn.functional.softmax(scores_of(q, k), dim=-1, dtype=torch.float32).to(q.dtype)
+    return m.joined(weights @ v)
+
+
+def rotated(m: Spelt, x: Tensor) -> Tensor:
+    """Floats come to the products, and not results of layers."""
+    q, k, v = m.heads(x)
+    angles = torch.arange(x.shape[1])[:, None] * torch.linspace(0.1, 1, WIDTH // HEADS)
+    q, k = (
+        q * angles.cos() + q.flip(-1) * angles.sin(),
+        k * angles.cos() + k.flip(-1) * angles.sin(),
+    )
+    return m.joined(scores_of(q, k).softmax(-1) @ v)
+
+
 def divided(m: Spelt, x: Tensor) -> Tensor:
     q, k, v = m.heads(x)
     scores = torch.matmul(q, k.mT) / math.sqrt(WIDTH // HEADS)
@@ -144,7 +162,9 @@ def key_is_read_again(m: Spelt, x: Tensor) -> Tensor:
 
 CHAINS: dict[str, Callable[[Any, Tensor], Any]] = {
     "plain": spelt(),
+    "rotated": rotated,
     "divided": divided,
+    "converted": spelt_with_conversions,
     "scaled factors": scaled_factors,
     "permuted key": permuted_key,
     "bmm": products_of_batches,
