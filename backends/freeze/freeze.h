@@ -11,7 +11,7 @@
 //   F5  Images lie pixel by pixel (channels_last) between ops that keep it so. All other ops read copies that lie as in the float graph.
 //   F6  No gradients: all ops run in no-grad mode.
 //   F7  Each op of the float graph has a row in the report, with a reason where torch runs it.
-//   F8  With bfloat16 on a processor that has products of it, layers read it. A value that only such layers read, perhaps
+//   F8  With bfloat16 on a processor that has products of it, layers and attention read it. A value that only these read, perhaps
 //       through pools, curves and reshapes, is stored in it, and so is the result of a layer norm. Results of the graph are
 //       float32, and so are values that are written in place or share memory with either.
 // Not here: when graphs are recorded (freeze_backend.h), kernels (backends/onednn).
