@@ -280,11 +280,11 @@ class Lowering {
     if (const auto found = kernels_.find(kernel_of_[n.raw()]); found != kernels_.end()) {
       return found->second.last() == n && found->second.scheme->products == Products::kBfloat16;
     }
-    if (quant::IsPlainNorm(from_, node) || (quant::IsAttention(node) && TakesBfloat16(node))) return true;
+    if (quant::IsPlainNorm(from_, node) || (quant::IsAttention(node) && !quant::HasDropout(node))) return true;
     if (node.is_scalar() || !TakesBfloat16(node)) return false;
     bool all = true, any = false;
     ForEachUse(node.args, [&](ValueId read) {
-      if (TypeOf(read).kind != Type::Kind::kTensor || IsMask(node, read)) return;
+      if (TypeOf(read).kind != Type::Kind::kTensor) return;
       all = all && can_be[read.raw()];
       any = true;
     });

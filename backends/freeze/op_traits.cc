@@ -19,10 +19,6 @@ using quant::Is;
 bool IsConvolution(const Node& node) { return quant::FamilyOf(node) == Family::kConv; }
 
 bool TakesBfloat16(const Node& node) {
-  if (quant::IsAttention(node)) {
-    const Arg* const dropout = quant::FindArg(node, "dropout_p");
-    return dropout == nullptr || quant::ConstNumber(dropout) == 0.0;
-  }
   const Family family = quant::FamilyOf(node);
   if (family == Family::kMean) return quant::IsNone(quant::FindArg(node, "dtype"));
   return quant::WorksAroundElements(node) || family == Family::kShape;

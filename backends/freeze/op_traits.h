@@ -9,7 +9,7 @@ namespace frametap::freeze {
 
 bool IsConvolution(const Node& node);
 
-// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded. A mask stays as it is.
+// Whether torch's op computes in bfloat16 as in float32, except that its result is rounded. Attention is apart.
 bool TakesBfloat16(const Node& node);
 
 // Whether `v` is the mask of attention. The least number of float32 in it would become minus infinity in bfloat16.

@@ -465,8 +465,7 @@ bool AttendsInBfloat16(const Graph& graph, const Node& node, const QuantConfig& 
   if (!IsAttention(node)) return false;
   const auto dtype = config.float_dtype.value_or(onednn::HasBfloat16Products() ? at::kBFloat16 : at::kFloat);
   const bool is_asked = dtype == at::kBFloat16 && FloatByRequest(config, node).empty();
-  const Arg* const dropout = FindArg(node, "dropout_p");
-  if (!is_asked || IsUnderAutocast(graph, node) || (dropout != nullptr && ConstNumber(dropout) != 0.0)) return false;
+  if (!is_asked || IsUnderAutocast(graph, node) || HasDropout(node)) return false;
   const std::array<const char*, 3> factors{"query", "key", "value"};
   return std::all_of(factors.begin(), factors.end(), [&](const char* name) {
     const auto factor = TensorArg(node, name);

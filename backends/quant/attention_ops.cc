@@ -98,6 +98,11 @@ bool IsBfloat16Attention(const Node& node) {
   return Is(node, "frametap::bfloat16_attention") || Is(node, "frametap::bfloat16_attention_chain");
 }
 
+bool HasDropout(const Node& node) {
+  const Arg* const dropout = FindArg(node, "dropout_p");
+  return dropout != nullptr && ConstNumber(dropout) != 0.0;
+}
+
 c10::OperatorHandle Float32Form(const Node& node) {
   return FindOperator(Is(node, "frametap::attention_chain") ? "frametap::attention_chain"
                                                             : "frametap::scaled_dot_product_attention");

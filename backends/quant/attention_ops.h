@@ -14,10 +14,11 @@ namespace frametap::quant {
 bool IsAttention(const Node& node);
 bool IsBfloat16Attention(const Node& node);
 
-// These require IsAttention.
+// These require IsAttention. A dropout that is not known counts as one.
+bool HasDropout(const Node& node);
 c10::OperatorHandle Float32Form(const Node& node);
 c10::OperatorHandle Bfloat16Form(const Node& node);
-inline constexpr const char* kOurAttention = "by our own kernel where that takes less time than torch's";
+inline constexpr const char* kOurAttention = "by oneDNN or a kernel of our own where that takes less time than torch's";
 
 void RegisterAttention();
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "backends/quant/wide_loop.h"
+
 #if defined(__SSE2__)
 #include <xmmintrin.h>
-
-#include "backends/quant/wide_loop.h"
 #endif
 
 namespace frametap::quant {

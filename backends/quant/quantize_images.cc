@@ -7,8 +7,6 @@
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
-
-#include "backends/quant/wide_loop.h"
 #endif
 
 namespace frametap::quant {
