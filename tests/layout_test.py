@@ -669,7 +669,7 @@ NAMES_ARE_READ = {
     ("guards/objects/value.cc", "tp_name"): "text for a guard",
     ("guards/objects/value.cc", "PyModule_GetName"): "text for a guard",
     (
-        "python/frametap/_artifact.py",
+        "python/frametap/_program.py",
         "__name__",
     ): "a file has no pointers to classes of another process",
     (

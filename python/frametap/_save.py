@@ -10,7 +10,7 @@ S2  A parameter or buffer is settled as a weight. An attribute that a segment as
 S3  A segment that ends at a branch on a tensor becomes a block with two ways on, by the segments that
     begin there. Every other break, and what no file can hold, is refused by name.
 
-Not here: files, checking and running of programs (``_artifact.py``).
+Not here: programs as data (``_program.py``), their files (``_artifact.py``), calls of them (``_loaded_program.py``).
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 
 from frametap import _C
-from frametap import _artifact as art
+from frametap import _program as prog
 from frametap import _saved_objects as objects
+from frametap._artifact import load_program, save_program
 from frametap._compile import CompiledModule, compiled_of
 from frametap._errors import ArtifactError
 from frametap._freeze import FrozenModel
 from frametap._fused_attention import FUSED_ATTENTION_OFF
 from frametap._guards import PLAIN_TYPES, UNREAD, value_of
+from frametap._loaded_program import LoadedProgram
 from frametap._quantized_model import QuantizedModel
 from frametap._records import reasons_text
 
@@ -50,7 +52,7 @@ class _Constant:
     value: Any
 
 
-Where: TypeAlias = art.Ref | _Constant
+Where: TypeAlias = prog.Ref | _Constant
 
 _UNKNOWN = (
     object()
@@ -72,10 +74,10 @@ def save(f: Any, path: str | os.PathLike[str]) -> None:
     is_converted = converter.quantized is not None or converter.frozen is not None
     with FUSED_ATTENTION_OFF if is_converted else contextlib.nullcontext():
         program = converter.program()
-    art.save_program(path, program)
+    save_program(path, program)
 
 
-def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.LoadedProgram:
+def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> LoadedProgram:
     """The saved program, to be called with the arguments of the captured function.
 
     `classes`: classes of the objects in its results, such as ``transformers``' ``BaseModelOutput``. A file
@@ -86,7 +88,7 @@ def load(path: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> art.L
     Raises :class:`ArtifactError` for a file that is absent, damaged, foreign or made for another torch,
     and later for a call that the saved segments do not cover.
     """
-    return art.load_program(path, classes)
+    return load_program(path, classes)
 
 
 class _Converter:
@@ -94,7 +96,7 @@ class _Converter:
         self.frozen = _frozen_form(f) if isinstance(f, FrozenModel) else None
         self.quantized = f if isinstance(f, QuantizedModel) else None
         self.report = (
-            _report_of(f) if isinstance(f, (FrozenModel, QuantizedModel)) else art.Report()
+            _report_of(f) if isinstance(f, (FrozenModel, QuantizedModel)) else prog.Report()
         )
         self.compiled = compiled_of(f, "save")
         self.owner, self.function = _entry_function(self.compiled)
@@ -115,8 +117,8 @@ class _Converter:
         self.weight_names: dict[int, str] = {}
         self.by_memory: dict[tuple[Any, ...], torch.Tensor] = {}
         self.state: dict[tuple[int, str], str] = {}  # (id(object), attribute) -> slot
-        self.initial: dict[str, art.Const | art.Ref] = {}
-        self.blocks: dict[str, art.Block | None] = {}
+        self.initial: dict[str, prog.Const | prog.Ref] = {}
+        self.blocks: dict[str, prog.Block | None] = {}
         self.names: dict[tuple[Any, ...], str] = {}
         self.refused: list[str] = []  # guards on settled objects that said no
         self.kept: list[Any] = []  # objects whose identity is a key here
@@ -126,7 +128,7 @@ class _Converter:
                 if tensor.layout is torch.strided:
                     self.by_memory.setdefault(_memory(tensor), tensor)
 
-    def program(self) -> art.Program:
+    def program(self) -> prog.Program:
         entries = [s for s in self.segments if s.entry.endswith("start")]
         if not entries:
             _refuse_unrecorded(self.compiled, self.function)
@@ -141,7 +143,7 @@ class _Converter:
                 + "\n  call it once in the state in which it is to be saved"
             )
         self._check_states([s for s in entries if self._name(s, environment, slots) in names])
-        return art.Program(
+        return prog.Program(
             name=self.function.__name__,
             qualname=self.function.__qualname__,
             is_bound=self.owner is not None,
@@ -159,27 +161,29 @@ class _Converter:
 
     # -- what is settled --
 
-    def _parameters(self) -> tuple[dict[str, Any], list[art.Parameter]]:
+    def _parameters(self) -> tuple[dict[str, Any], list[prog.Parameter]]:
         """The settled locals at the entry, and the parameters of the program."""
         environment: dict[str, Any] = {}
-        parameters: list[art.Parameter] = []
+        parameters: list[prog.Parameter] = []
         signature = inspect.signature(self.function, follow_wrapped=False)
         for position, parameter in enumerate(signature.parameters.values()):
             default = parameter.default
             if position == 0 and self.owner is not None:
                 if parameter.kind is inspect.Parameter.VAR_POSITIONAL:  # of a decorator's function
                     self.owner_in = parameter.name
-                    parameters.append(art.Parameter(parameter.name, parameter.kind.name))
+                    parameters.append(prog.Parameter(parameter.name, parameter.kind.name))
                 else:
                     environment[parameter.name] = self.owner
             elif default is inspect.Parameter.empty:
-                parameters.append(art.Parameter(parameter.name, parameter.kind.name))
+                parameters.append(prog.Parameter(parameter.name, parameter.kind.name))
             elif (constant := _constant(default)) is not None:
-                parameters.append(art.Parameter(parameter.name, parameter.kind.name, constant))
+                parameters.append(prog.Parameter(parameter.name, parameter.kind.name, constant))
             else:
                 # An object: the program has only this one. The parameter keeps its place.
                 environment[parameter.name] = default
-                parameters.append(art.Parameter(parameter.name, parameter.kind.name, is_fixed=True))
+                parameters.append(
+                    prog.Parameter(parameter.name, parameter.kind.name, is_fixed=True)
+                )
         for name, cell in zip(self.code.co_freevars, self.function.__closure__ or (), strict=True):
             try:
                 environment[name] = cell.cell_contents
@@ -212,9 +216,9 @@ class _Converter:
         )
         if isinstance(now, torch.Tensor):
             self.weights[slot] = now
-            self.initial[slot] = art.Ref(slot, weight=True)
+            self.initial[slot] = prog.Ref(slot, weight=True)
         elif _is_plain(now):
-            self.initial[slot] = art.Const(now)
+            self.initial[slot] = prog.Const(now)
         else:
             return  # set when its block is made
         for place in (owner, *others):
@@ -229,7 +233,7 @@ class _Converter:
         here: Where
         if kind in ("local", "cell", "stack"):
             slot = f"S[{key}]" if kind == "stack" else key
-            here = _Constant(environment[slot]) if slot in environment else art.Ref(slot)
+            here = _Constant(environment[slot]) if slot in environment else prog.Ref(slot)
         elif kind == "function":
             here = _Constant(self.function)
         else:
@@ -239,8 +243,8 @@ class _Converter:
         return here
 
     def _step(self, here: Where, accessor: str, key: Any) -> Where:
-        if isinstance(here, art.Ref):
-            if accessor == "item" and key == 0 and here == art.Ref(self.owner_in):
+        if isinstance(here, prog.Ref):
+            if accessor == "item" and key == 0 and here == prog.Ref(self.owner_in):
                 return _Constant(self.owner)
             if accessor in ("attr", "module_attr"):
                 step = ("attr", key)
@@ -252,13 +256,13 @@ class _Converter:
                 return here  # its attributes are reached by their names
             else:
                 return _Constant(_UNKNOWN)
-            return art.Ref(here.name, (*here.path, step), here.weight)
+            return prog.Ref(here.name, (*here.path, step), here.weight)
         value = here.value
         if value is _UNKNOWN:
             return here
         name = _literal(key) if accessor == "key" else key
         if accessor in ("attr", "module_attr", "key") and (id(value), name) in self.state:
-            return art.Ref(self.state[id(value), name])
+            return prog.Ref(self.state[id(value), name])
         try:
             found = _SETTLED_STEPS[accessor](value, name)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
@@ -266,7 +270,7 @@ class _Converter:
         self.kept.append(found)
         return _Constant(found)
 
-    def _weight(self, tensor: torch.Tensor, name: str) -> art.Ref:
+    def _weight(self, tensor: torch.Tensor, name: str) -> prog.Ref:
         known = self.weight_names.get(id(tensor))
         if known is None:
             taken = {*self.weight_names.values(), *self.weights}
@@ -278,7 +282,7 @@ class _Converter:
             self.weight_names[id(tensor)] = known
         self.weights[known] = tensor
         self.kept.append(tensor)
-        return art.Ref(known, weight=True)
+        return prog.Ref(known, weight=True)
 
     # -- blocks --
 
@@ -335,25 +339,25 @@ class _Converter:
                 "use the torch function instead, or convert outside of the captured function",
             )
         used = _used_names(graph)
-        inputs: list[art.Operand] = []
-        values: dict[str, art.Operand] = {}
+        inputs: list[prog.Operand] = []
+        values: dict[str, prog.Operand] = {}
         for value, row in zip(graph.inputs, segment.inputs, strict=True):
             if value.name in used:
                 operand = self._input(segment, row, environment)
             else:
                 self.weights[_EMPTY] = torch.empty(0)
-                operand = art.Ref(_EMPTY, weight=True)
+                operand = prog.Ref(_EMPTY, weight=True)
             inputs.append(operand)
             values[row["name"]] = operand
         for value, slot in zip(segment.graph.outputs, outputs, strict=True):
-            values[value.name] = art.Ref(slot)
+            values[value.name] = prog.Ref(slot)
         view = _SegmentView(segment, environment, slots, values)
         # Lowering reads sizes: with the same ones, the loaded graph has the same kernels.
         is_converted = self.quantized is not None or self.frozen is not None
-        block = art.Block(
+        block = prog.Block(
             name=name,
             graph_text=graph.text(symbols=not is_converted),
-            exit=art.Return(art.Const(None)),
+            exit=prog.Return(prog.Const(None)),
             constants=tuple(tensor for _, tensor in graph.constants),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
@@ -367,15 +371,15 @@ class _Converter:
         return name
 
     def _with_decisions(
-        self, block: art.Block, segment: _C.Segment, environment: Mapping[str, Any]
-    ) -> art.Block:
+        self, block: prog.Block, segment: _C.Segment, environment: Mapping[str, Any]
+    ) -> prog.Block:
         """With its branches on elements, whose tests are a block of their own."""
         rows = segment.decisions
         assert rows is not None
-        decisions = art.Block(
+        decisions = prog.Block(
             name=f"{block.name}, branches on elements",
             graph_text=rows["graph"].text(),
-            exit=art.Return(art.Const(None)),
+            exit=prog.Return(prog.Const(None)),
             constants=tuple(tensor for _, tensor in rows["graph"].constants),
             inputs=tuple(self._input(segment, row, environment) for row in rows["inputs"]),
             outputs=tuple(f"%{value.name}" for value in rows["graph"].outputs),
@@ -385,9 +389,9 @@ class _Converter:
 
     def _input(
         self, segment: _C.Segment, row: _C.InputRow, environment: Mapping[str, Any]
-    ) -> art.Operand:
+    ) -> prog.Operand:
         where = self._resolve(row["path"], environment)
-        if isinstance(where, art.Ref):
+        if isinstance(where, prog.Ref):
             return where
         value = where.value
         if value is _UNKNOWN and row["weight"] is not None:  # another tensor in the weight's memory
@@ -395,13 +399,13 @@ class _Converter:
         if isinstance(value, torch.Tensor):
             return self._weight(value, row["source"])
         if _is_plain(value):
-            return art.Const(value)
+            return prog.Const(value)
         _refuse(segment, f"the input {row['source']} cannot be found again", "make it an argument")
 
     def _checks(
         self, segment: _C.Segment, environment: Mapping[str, Any]
-    ) -> list[art.Check] | None:
-        checks: list[art.Check] = []
+    ) -> list[prog.Check] | None:
+        checks: list[prog.Check] = []
         for row in segment.guard_rows:
             predicate = row["predicate"]
             if not predicate or row["is_decision"]:
@@ -430,24 +434,24 @@ class _Converter:
                     row["position"],
                 )
             for step, want in wants:
-                of = art.Ref(where.name, (*where.path, *step), where.weight)
-                checks.append(art.Check(of, want))
+                of = prog.Ref(where.name, (*where.path, *step), where.weight)
+                checks.append(prog.Check(of, want))
         return checks
 
     def _relates(
-        self, row: _C.GuardRow, where: art.Ref, environment: Mapping[str, Any]
-    ) -> art.Check | None:
+        self, row: _C.GuardRow, where: prog.Ref, environment: Mapping[str, Any]
+    ) -> prog.Check | None:
         """The check of a formula over numbers, the first of which is at `where`."""
         if row["formula"] is None:
             return None
         others = [self._resolve(path, environment) for path in row["formula"]["paths"][1:]]
-        if not all(isinstance(other, art.Ref) for other in others):
+        if not all(isinstance(other, prog.Ref) for other in others):
             return None
-        return art.Check(where, art.Relates(row["formula"]["text"], tuple(others)))
+        return prog.Check(where, prog.Relates(row["formula"]["text"], tuple(others)))
 
     def _same(
-        self, segment: _C.Segment, one: art.Ref, other: Where, row: _C.GuardRow
-    ) -> list[art.Check]:
+        self, segment: _C.Segment, one: prog.Ref, other: Where, row: _C.GuardRow
+    ) -> list[prog.Check]:
         same = row["kind"] == "is"
         if isinstance(other, _Constant):
             if isinstance(other.value, torch.Tensor):
@@ -461,7 +465,7 @@ class _Converter:
                     "do not pass the model's own objects to it",
                     row["position"],
                 )
-        return [] if one == other and same else [art.Check(one, art.Same(other, same))]
+        return [] if one == other and same else [prog.Check(one, prog.Same(other, same))]
 
     def _holds(
         self,
@@ -508,7 +512,7 @@ class _Converter:
 
     # -- exits --
 
-    def _exit(self, view: _SegmentView) -> art.Return | art.Branch:
+    def _exit(self, view: _SegmentView) -> prog.Return | prog.Branch:
         segment, exit = view.segment, view.segment.exit
         if exit["up"]:
             _refuse(
@@ -528,17 +532,17 @@ class _Converter:
             )
         state = self._state_after(view)
         if exit["kind"] == "return":
-            return art.Return(self._operand(view, exit["result"], "the result", set()), state)
+            return prog.Return(self._operand(view, exit["result"], "the result", set()), state)
         tested, arms = self._arms(segment, exit)
         on = self._operand(view, tested, "the tested value")
         jumps = [
             self._jump(view, exit, offset, stack, state, word)
             for (offset, stack), word in zip(arms, ("true", "false"), strict=True)
         ]
-        return art.Branch(on, *jumps)
+        return prog.Branch(on, *jumps)
 
-    def _state_after(self, view: _SegmentView) -> dict[str, art.Operand]:
-        state: dict[str, art.Operand] = {slot: art.Ref(slot) for slot in self.initial}
+    def _state_after(self, view: _SegmentView) -> dict[str, prog.Operand]:
+        state: dict[str, prog.Operand] = {slot: prog.Ref(slot) for slot in self.initial}
         for effect in view.segment.effects:
             if effect["kind"] == "state" and view.segment.exit["kind"] != "return":
                 continue  # the next graph brings its own
@@ -550,7 +554,7 @@ class _Converter:
             slot = None
             if isinstance(owner, _Constant) and (key := _slot_key(effect)) is not None:
                 slot = self.state.get((id(owner.value), key))
-            if isinstance(owner, art.Ref) and self._dies_with_the_call(owner, view.segment.exit):
+            if isinstance(owner, prog.Ref) and self._dies_with_the_call(owner, view.segment.exit):
                 continue
             if slot is None:
                 _refuse(
@@ -563,7 +567,7 @@ class _Converter:
             state[slot] = self._operand(view, effect["value"], f"the new value of {slot}")
         return state
 
-    def _dies_with_the_call(self, owner: art.Ref, exit: Mapping[str, Any]) -> bool:
+    def _dies_with_the_call(self, owner: prog.Ref, exit: Mapping[str, Any]) -> bool:
         """Returns whether a change of this object cannot be observed: it is the call's own
         ``**kwargs``.
         """
@@ -573,7 +577,7 @@ class _Converter:
 
         return (
             exit["kind"] == "return"
-            and owner == art.Ref(self.keywords)
+            and owner == prog.Ref(self.keywords)
             and not mentioned(exit["result"])
         )
 
@@ -608,13 +612,13 @@ class _Converter:
         exit: Mapping[str, Any],
         offset: int,
         stack: Sequence[Mapping[str, Any]],
-        state: Mapping[str, art.Operand],
+        state: Mapping[str, prog.Operand],
         word: str,
-    ) -> art.Jump:
+    ) -> prog.Jump:
         # A local that the exit does not name stays in the frame as it is: what follows may look at it.
         kept = [name for name in sorted(view.slots) if not name.startswith("S[")]
         environment = {n: v for n, v in view.environment.items() if not n.startswith("S[")}
-        slots: dict[str, art.Operand] = {name: art.Ref(name) for name in kept}
+        slots: dict[str, prog.Operand] = {name: prog.Ref(name) for name in kept}
         live = {
             **exit["frames"][0]["locals"],
             **{f"S[{i}]": operand for i, operand in enumerate(stack)},
@@ -643,7 +647,7 @@ class _Converter:
                 else "call it once in the state in which it is to be saved",
                 exit["position"],
             )
-        return art.Jump(tuple(names), {**slots, **state})
+        return prog.Jump(tuple(names), {**slots, **state})
 
     # -- operands --
 
@@ -668,60 +672,60 @@ class _Converter:
         operand: Mapping[str, Any],
         what: str,
         labels: set[int] | None = None,
-    ) -> art.Operand:
+    ) -> prog.Operand:
         """`labels`: of the objects that are complete; None where no objects may be, which is outside of results."""
         if labels is not None and operand["label"] >= 0:
             made = self._unlabelled(view, operand, what, labels)
             labels.add(operand["label"])
-            return art.Labelled(operand["label"], made)
+            return prog.Labelled(operand["label"], made)
         return self._unlabelled(view, operand, what, labels)
 
     def _unlabelled(
         self, view: _SegmentView, operand: Mapping[str, Any], what: str, labels: set[int] | None
-    ) -> art.Operand:
+    ) -> prog.Operand:
         kind, items = operand["kind"], operand.get("items", ())
 
-        def parts(of: Sequence[Mapping[str, Any]]) -> tuple[art.Operand, ...]:
+        def parts(of: Sequence[Mapping[str, Any]]) -> tuple[prog.Operand, ...]:
             return tuple(self._operand(view, item, what, labels) for item in of)
 
         if kind == "value":
             return view.values[operand["value"]]
         if kind == "const" and _is_plain(operand["constant"]):
-            return art.Const(operand["constant"])
+            return prog.Const(operand["constant"])
         if kind == "source":
             where = self._resolve(operand["path"], view.environment)
-            if where == art.Ref(self.owner_in):
+            if where == prog.Ref(self.owner_in):
                 _refuse(
                     view.segment,
                     f"{what} is or holds *{self.owner_in}, and so the model itself",
                     "return single arguments instead of all of them",
                     view.segment.exit["position"],
                 )
-            if isinstance(where, art.Ref):
+            if isinstance(where, prog.Ref):
                 return where
             if isinstance(where.value, torch.Tensor):
                 return self._weight(where.value, operand["source"])
             if _is_plain(where.value):
-                return art.Const(where.value)
+                return prog.Const(where.value)
         if kind == "tuple":
-            return art.Tuple(parts(items))
+            return prog.Tuple(parts(items))
         if kind == "list":
-            return art.List(parts(items))
+            return prog.List(parts(items))
         if kind == "dict" and all(
             key["kind"] == "const" and _is_plain(key["constant"]) for key in items[::2]
         ):
-            return art.Dict(
-                tuple(art.Const(key["constant"]) for key in items[::2]), parts(items[1::2])
+            return prog.Dict(
+                tuple(prog.Const(key["constant"]) for key in items[::2]), parts(items[1::2])
             )
         if labels is not None:
             if kind == "shared" and operand["index"] in labels:
-                return art.Again(operand["index"])
+                return prog.Again(operand["index"])
             if kind == "new" and (form := operand["form"]):
                 first = len(items) - len(operand["names"])
                 if first == (form != "object"):  # otherwise it has slots
                     cls = operand["constant"]
                     content = parts(items[:first])
-                    return art.Made(
+                    return prog.Made(
                         objects.name_of(cls),
                         form,
                         content[0] if content else None,
@@ -748,7 +752,7 @@ class _SegmentView:
     segment: _C.Segment
     environment: Mapping[str, Any]  # settled locals
     slots: frozenset[str]  # open ones
-    values: Mapping[str, art.Operand]  # by name of a graph value
+    values: Mapping[str, prog.Operand]  # by name of a graph value
 
 
 def _fields(cls: type) -> tuple[str, ...]:
@@ -765,19 +769,19 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _report_of(model: FrozenModel | QuantizedModel) -> art.Report:
+def _report_of(model: FrozenModel | QuantizedModel) -> prog.Report:
     measured = model.measured_sqnr if isinstance(model, QuantizedModel) else None
-    return art.Report(model.report, model.report_text(), measured or {})
+    return prog.Report(model.report, model.report_text(), measured or {})
 
 
-def _frozen_form(model: FrozenModel) -> art.Frozen:
+def _frozen_form(model: FrozenModel) -> prog.Frozen:
     left_out = [name for name in ("float_ops", "float_scopes") if model.options.get(name)]
     if left_out:
         raise ArtifactError(
             f"save: {' and '.join(left_out)} of the dynamic scheme cannot be saved, since a file does not know the "
             "modules that ops came from; save a model that was quantized without"
         )
-    return art.Frozen(model.products, model.options.get("activation_bits", 0))
+    return prog.Frozen(model.products, model.options.get("activation_bits", 0))
 
 
 def _entry_function(compiled: _C.CompiledFunction) -> tuple[Any, types.FunctionType]:
@@ -888,10 +892,12 @@ def _change(effect: Mapping[str, Any]) -> str:
     }.get(effect["kind"], f"changes {of}")
 
 
-def _constant(value: Any, depth: int = 16) -> art.Const | art.Tuple | art.List | art.Dict | None:
+def _constant(
+    value: Any, depth: int = 16
+) -> prog.Const | prog.Tuple | prog.List | prog.Dict | None:
     """The operand that makes such a default; None if no file can hold it."""
     if _is_plain(value):
-        return art.Const(value)
+        return prog.Const(value)
     if depth == 0 or type(value) not in (tuple, list, dict):
         return None
     parts = list(value.values()) if type(value) is dict else list(value)
@@ -899,8 +905,8 @@ def _constant(value: Any, depth: int = 16) -> art.Const | art.Tuple | art.List |
     if not all(items) or (type(value) is dict and not all(map(_is_plain, value))):
         return None
     if type(value) is dict:
-        return art.Dict(tuple(art.Const(key) for key in value), tuple(items))
-    return art.Tuple(tuple(items)) if type(value) is tuple else art.List(tuple(items))
+        return prog.Dict(tuple(prog.Const(key) for key in value), tuple(items))
+    return prog.Tuple(tuple(items)) if type(value) is tuple else prog.List(tuple(items))
 
 
 def _is_plain(value: Any) -> bool:
@@ -956,34 +962,34 @@ def _wants(row: _C.GuardRow) -> list[tuple[Steps, Any]] | None:
         return _tensor_wants(argument)
     if kind == "no hooks":
         own = [
-            ((), art.Has(name, False)) for name in ("_compiled_call_impl", "_call_impl", "forward")
+            ((), prog.Has(name, False)) for name in ("_compiled_call_impl", "_call_impl", "forward")
         ]
         kinds = ("_backward", "_backward_pre", "_forward", "_forward_pre")
-        empty = [((("attr", f"{k}_hooks"), ("length", 0)), art.EqualTo(0)) for k in kinds]
+        empty = [((("attr", f"{k}_hooks"), ("length", 0)), prog.EqualTo(0)) for k in kinds]
         return [*own, *empty]
     if kind == "len":
-        return [((("length", 0),), art.EqualTo(argument))]
+        return [((("length", 0),), prog.EqualTo(argument))]
     if kind == "type":
         name = argument.rpartition(".")[2]
-        return [((), art.Number(name) if name in _NUMBERS else art.Type(name))]
+        return [((), prog.Number(name) if name in _NUMBERS else prog.Type(name))]
     value = value_of(row)
     if value is UNREAD:
         return None
     if kind == "keys":
-        return [((), art.Keys(tuple(value)))]
+        return [((), prog.Keys(tuple(value)))]
     if kind in ("has", "absent"):
-        return [((), art.Has(value, kind == "has"))]
+        return [((), prog.Has(value, kind == "has"))]
     if kind == "==":
-        return [((), art.EqualTo(value))]
+        return [((), prog.EqualTo(value))]
     op = kind.removeprefix("not ")
     if op in _OPPOSITE and isinstance(value, (int, float)):
-        return [((), art.Relation(op if op == kind else _OPPOSITE[op], value))]
+        return [((), prog.Relation(op if op == kind else _OPPOSITE[op], value))]
     return None
 
 
 def _tensor_wants(facts: Mapping[str, Any]) -> list[tuple[Steps, Any]] | None:
     if facts["has_offset"]:
         return None
-    want = art.TensorLike(facts["dtype"], facts["shape"], facts["device"])
+    want = prog.TensorLike(facts["dtype"], facts["shape"], facts["device"])
     strides = enumerate(facts["strides"] or ())
-    return [((), want), *(((("stride", i),), art.EqualTo(stride)) for i, stride in strides)]
+    return [((), want), *(((("stride", i),), prog.EqualTo(stride)) for i, stride in strides)]

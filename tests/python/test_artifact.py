@@ -1,4 +1,4 @@
-"""Saved programs. A1–A4 are the laws of _artifact.py."""
+"""Saved programs. Laws: _artifact/A1, _artifact/A2, _loaded_program/A3, _loaded_program/A4."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from frametap import _artifact as art
-from frametap._artifact import (
+from frametap._artifact import load_program, save_program
+from frametap._errors import ArtifactError
+from frametap._loaded_program import LoadedProgram
+from frametap._program import (
     Block,
     Branch,
     Check,
@@ -35,7 +37,6 @@ from frametap._artifact import (
     TensorLike,
     Tuple,
 )
-from frametap._errors import ArtifactError
 
 F32 = torch.float32
 
@@ -112,7 +113,7 @@ graph (%h : f32[4, 2], %k : float) {
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "step.ft"
-    art.save_program(path, program())
+    save_program(path, program())
     return path
 
 
@@ -130,7 +131,7 @@ def positive() -> torch.Tensor:
 
 
 def test_both_arms_and_the_counter(saved):
-    step = art.load_program(saved)
+    step = load_program(saved)
     x = positive()
     out = step(x)
     h, y = expected(x)
@@ -159,7 +160,7 @@ def test_fresh_process(saved):
         capture_output=True,
         text=True,
     )
-    assert float.fromhex(out.stdout) == art.load_program(saved)(x)["y"].sum().item()
+    assert float.fromhex(out.stdout) == load_program(saved)(x)["y"].sum().item()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_fresh_process(saved):
     ],
 )  # fmt: skip
 def test_A3_other_calls_are_refused(saved, args, kwargs, words):
-    step = art.load_program(saved)
+    step = load_program(saved)
     with pytest.raises(ArtifactError, match=words):
         step(*args, **kwargs)
     assert step.state_dict()["self.calls"] == 0
@@ -190,7 +191,7 @@ def test_A3_other_calls_are_refused(saved, args, kwargs, words):
 )
 def test_A3_calls_that_do_not_bind_raise_what_python_raises(saved, args, words):
     with pytest.raises(TypeError, match=words):
-        art.load_program(saved)(*args)
+        load_program(saved)(*args)
 
 
 def test_A3_the_first_block_that_fits():
@@ -207,7 +208,7 @@ def test_A3_the_first_block_that_fits():
         )
 
     mode = Ref("mode")
-    step = art.LoadedProgram(
+    step = LoadedProgram(
         Program(
             "f",
             (Parameter("x"), Parameter("mode", default=Const(None))),
@@ -242,9 +243,7 @@ def test_A4_a_loop():
         outputs=("y", "m"),
     )  # fmt: skip
     end = Block("end", "graph () {\n}\n", Return(Ref("r")))
-    loop = art.LoadedProgram(
-        Program("loop", (Parameter("x"), Parameter("n")), ("body",), (body, end))
-    )
+    loop = LoadedProgram(Program("loop", (Parameter("x"), Parameter("n")), ("body",), (body, end)))
     assert loop(torch.tensor(1.0), 10).item() == 1024
 
 
@@ -268,12 +267,12 @@ def manifest(path, **changes) -> None:
 def test_A2_other_versions(saved):
     manifest(saved, format_version=99, frametap_version="7.0")
     with pytest.raises(ArtifactError, match="format version is 99.* reads up to 2; .*7.0"):
-        art.load_program(saved)
+        load_program(saved)
     manifest(saved, format_version=1, torch_version="2.12.1")
     with pytest.raises(ArtifactError, match="written with torch 2.12.1, this is torch 2.13"):
-        art.load_program(saved)
+        load_program(saved)
     manifest(saved, torch_version=torch.__version__.split("+")[0] + ".dev1")
-    art.load_program(saved)
+    load_program(saved)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 500, -200, -10])
@@ -281,7 +280,7 @@ def test_A2_a_truncated_file(saved, keep):
     content = saved.read_bytes()
     saved.write_bytes(content[:keep])
     with pytest.raises(ArtifactError, match="damaged"):
-        art.load_program(saved)
+        load_program(saved)
 
 
 def test_A2_every_byte_counts(saved):
@@ -291,7 +290,7 @@ def test_A2_every_byte_counts(saved):
         broken[at] ^= 0x5A
         saved.write_bytes(broken)
         try:
-            step = art.load_program(saved)
+            step = load_program(saved)
         except ArtifactError:
             continue
         torch.testing.assert_close(step(positive())["y"], expected(positive())[1])
@@ -301,20 +300,20 @@ def test_A2_foreign_files(tmp_path, saved):
     path = tmp_path / "other"
     path.write_text("hello")
     with pytest.raises(ArtifactError, match="not written by frametap.save"):
-        art.load_program(path)
+        load_program(path)
     torch.save({"a": torch.ones(2)}, path)
     with pytest.raises(ArtifactError, match="not written by frametap.save"):
-        art.load_program(path)
+        load_program(path)
     with pytest.raises(ArtifactError, match="there is no file"):
-        art.load_program(tmp_path / "none")
+        load_program(tmp_path / "none")
     with pytest.raises(ArtifactError, match="cannot be read: Is a directory"):
-        art.load_program(tmp_path)
+        load_program(tmp_path)
     manifest(saved, blocks=[{"Nonsense": {}}])
     with pytest.raises(ArtifactError, match="content cannot be read"):
-        art.load_program(saved)
+        load_program(saved)
     edit(saved, "manifest.json", lambda _: b"[1, 2]")
     with pytest.raises(ArtifactError, match="not written by frametap.save"):
-        art.load_program(saved)
+        load_program(saved)
 
 
 def test_A2_no_code_is_loaded(saved):
@@ -332,18 +331,18 @@ def test_A2_no_code_is_loaded(saved):
     sums["tensors.pt"] = hashlib.sha256(content.getvalue()).hexdigest()
     manifest(saved, sha256=sums)
     with pytest.raises(ArtifactError, match="content cannot be read"):
-        art.load_program(saved)
+        load_program(saved)
 
 
 def test_A1_a_failed_save_leaves_the_old_file(saved, monkeypatch):
     before = saved.read_bytes()
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
     with pytest.raises(ArtifactError, match="cannot be written: No space"):
-        art.save_program(saved, program())
+        save_program(saved, program())
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
     with pytest.raises(ArtifactError, match="cannot be written"):
-        art.save_program(saved.parent / "no" / "such", program())
+        save_program(saved.parent / "no" / "such", program())
 
 
 def test_programs_that_cannot_be_loaded_are_not_saved(tmp_path):
@@ -359,14 +358,14 @@ def test_programs_that_cannot_be_loaded_are_not_saved(tmp_path):
         (replace(good, parameters=(Parameter("x", "SOMETHING"),)), "no signature"),
     ]:
         with pytest.raises(ArtifactError, match=words):
-            art.save_program(tmp_path / "bad", bad)
+            save_program(tmp_path / "bad", bad)
         assert not (tmp_path / "bad").exists()
 
 
 def test_values_survive_the_file(tmp_path):
     values = (None, True, 3, -0.0, float("inf"), 2j, "ü", b"\0", torch.float16, torch.device("cpu"))
     end = Block("end", "graph () {\n}\n", Return(Tuple(tuple(map(Const, values)))))
-    art.save_program(tmp_path / "p", Program("f", (), ("end",), (end,)))
-    got = art.load_program(tmp_path / "p")()
+    save_program(tmp_path / "p", Program("f", (), ("end",), (end,)))
+    got = load_program(tmp_path / "p")()
     assert list(map(repr, got)) == list(map(repr, values))
     assert list(map(type, got)) == list(map(type, values))
