@@ -6,7 +6,8 @@ code are different: they pass through unchanged.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from frametap._records import MissText
 
@@ -98,6 +99,16 @@ def could_not_compile(backend: str, error: BaseException) -> str:
 
 def not_finite(place: str) -> str:
     return f"NaN or infinity reached an int8 op, in {place}; bytes hold neither"
+
+
+def refuse_segment(
+    segment: str, what: str, advice: str, position: Mapping[str, Any] | None = None
+) -> NoReturn:
+    """Raises the error of a segment that cannot be saved."""
+    where = f" at {position['text']}" if position is not None and position["line"] else ""
+    raise ArtifactError(
+        f"save: segment {segment}{where} cannot be saved: {what}\n  advice  {advice}"
+    )
 
 
 _REFUSED = {

@@ -13,9 +13,9 @@ import torch
 
 from frametap import _C
 
-__all__ = ["COMPARISONS", "PLAIN_TYPES", "UNREAD", "Guard", "expected_of", "value_of"]
+__all__ = ["COMPARISONS", "UNREAD", "Guard", "expected_of", "is_plain", "value_of"]
 
-PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 UNREAD = object()
@@ -87,6 +87,11 @@ class Guard:
         return f"<Guard {self}>"
 
 
+def is_plain(value: Any) -> bool:
+    """Returns whether the value is None, a number, a text, bytes, a dtype or a device."""
+    return type(value) in _PLAIN_TYPES
+
+
 def expected_of(row: _C.GuardRow) -> Any:
     """Returns the expected value of a row as :class:`Guard` has it."""
     if row["kind"] == "tensor":
@@ -111,7 +116,7 @@ def _value(text: str) -> Any:
     if text.startswith("device("):
         return _device(text)
     value = _literal(text)
-    whole = repr(value) == text and isinstance(value, (*PLAIN_TYPES, tuple))
+    whole = repr(value) == text and isinstance(value, (*_PLAIN_TYPES, tuple))
     return value if whole else UNREAD
 
 

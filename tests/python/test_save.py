@@ -1,4 +1,7 @@
-"""``frametap.save`` and ``frametap.load`` on captured programs. S1–S3 are the laws of _save.py."""
+"""``frametap.save`` and ``frametap.load`` on captured programs.
+
+Laws: _settled_objects/S1, _settled_objects/S2, _save/S3, _saved_checks/S4.
+"""
 
 from __future__ import annotations
 
@@ -223,7 +226,7 @@ def test_S2_a_counter_counts_on(reload: Any) -> None:
         assert program.state_dict()["self.calls"] == model.calls
 
 
-def test_S1_the_mode_is_that_of_the_moment(reload: Any) -> None:
+def test_S4_the_mode_is_that_of_the_moment(reload: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     captured = frametap.compile(model)
     captured(ones)
