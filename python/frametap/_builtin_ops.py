@@ -1,6 +1,6 @@
 """The ops of a graph that are not ops of torch, as functions on plain numbers and on torch's symbols.
 
-Exported graphs (``fx.py``), numbers that a compiler does not get (``_callable.py``) and the formulas of saved programs
+Exported graphs (``fx.py``), numbers that a compiler does not get (``_graph_numbers.py``) and the formulas of saved programs
 (``_formula.py``) all call these functions. The rows and their results in a replay are C++ (``ir/graph/builtin_op.cc``);
 a test compares both.
 """

@@ -3,38 +3,38 @@
 P1  A compiled form is called only with inputs for which it was made. With ``static``, there is one
     variant for each set of numbers that reach tensor ops. Where the graph writes to a tensor, there
     is also one for each way in which inputs share memory. Guards check sizes, strides and dtypes.
-P2  Numbers that only give other numbers (a counter) are computed here and make no variants.
+P2  Numbers that only give other numbers (a counter) are computed in Python and make no variants.
 P3  For inputs whose sizes are open, variants are made for symbols, each with the conditions under
     which it may be used. If the backend cannot compile for symbols, variants are made for the exact
     sizes. Open floats are passed as tensors if the ops give equal results (``fx.takes_tensor``),
     and are constants of a variant elsewhere.
 P4  More than ``MAX_VARIANTS``: further ones run as the plain module, with a warning in the log.
 
-Not here: the graph module (``fx.py``), the symbols (``_symbolic.py``), conversion of values (``backends/callable``).
+Not here: backends by name (``_backend_names.py``), the graph module (``fx.py``), its numbers (``_graph_numbers.py``), the
+symbols (``_symbolic.py``), conversion of values (``backends/callable``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
-import importlib
 import logging
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from frametap import _C, fx
-from frametap._builtin_ops import BUILTIN_OPS, AssumptionFails
+from frametap._builtin_ops import AssumptionFails
 from frametap._errors import BackendError, could_not_compile
+from frametap._graph_numbers import GraphNumbers, number_key, tensor_of
 from frametap._records import counted
 from frametap._second_derivatives import allow_second_derivatives
 from frametap._symbolic import Condition, Symbols
 
-__all__ = ["MAX_VARIANTS", "Program", "resolve_backend"]
+__all__ = ["MAX_VARIANTS", "CompilerFn", "Program"]
 
 MAX_VARIANTS = 8
 
@@ -59,54 +59,6 @@ def _one_compilation() -> Iterator[None]:
             yield
         finally:
             _C.end_compilation()
-
-
-# Names of torch's registry that run the module as it is: nothing relies on sizes.
-_RUNS_THE_MODULE = frozenset({"eager"})
-
-
-_COMPILERS = {"inductor": "torch._inductor.compile_fx"}
-
-
-def resolve_backend(backend: str | CompilerFn | _C.Backend) -> _C.Backend:
-    """Returns the backend for the user's argument: a name, a function in TorchDynamo's form, or a
-    backend.
-    """
-    if isinstance(backend, _C.Backend):
-        return backend
-    if not isinstance(backend, str):
-        if not callable(backend):
-            raise BackendError(
-                "backend: a name or a function (GraphModule, example_inputs) -> callable expected, "
-                f"got {type(backend).__name__}"
-            )
-        name = getattr(backend, "__name__", type(backend).__name__)
-        return _C.callable_backend(backend, name)
-    # "frametap" is our own entry in torch's registry.
-    if backend in ("native", "frametap"):
-        return _C.native_backend()
-    if backend == "reference":
-        return _C.reference_backend()
-    function = _from_torch(backend)
-    return _C.callable_backend(function, backend, static=backend not in _RUNS_THE_MODULE)
-
-
-def _from_torch(name: str) -> CompilerFn:
-    import torch._dynamo
-
-    known = torch._dynamo.list_backends(exclude_tags=None)
-    if name not in known:
-        candidates = ["native", "reference", *(k for k in known if k != "frametap")]
-        near = difflib.get_close_matches(name, candidates, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no name is near it."
-        raise BackendError(
-            f"no backend is called {name!r}; {hint} Known names: {', '.join(candidates)}"
-        )
-    function = torch._dynamo.lookup_backend(name)
-    # The import happens now, not within the first call. The modules register classes with abstract
-    # bases when they are imported, and guards of that call would see the change.
-    importlib.import_module(_COMPILERS.get(name, "torch._functorch.aot_autograd"))
-    return function
 
 
 @contextlib.contextmanager
@@ -164,7 +116,7 @@ class Program:
         self._function = function
         self._name = name
         self._outputs = list(graph.outputs)
-        self._numbers = _Numbers(graph) if static else None
+        self._numbers = GraphNumbers(graph) if static else None
         self._watch_aliases = static and any(node.writes for node in graph.nodes)
         self._writes_lists = self._watch_aliases and any(map(_writes_list, graph.nodes))
         host = self._numbers.values if self._numbers else frozenset()
@@ -226,7 +178,7 @@ class Program:
             return self.run_plain(*inputs)
         has_numbers = bool(variant.as_tensors) or len(self._given) < len(self._outputs)
         numbers = self._evaluate(inputs) if has_numbers else {}
-        tensors = (_tensor_of(numbers[value]) for value in variant.as_tensors)
+        tensors = (tensor_of(numbers[value]) for value in variant.as_tensors)
         results = self._checked(variant.run(*(inputs[i] for i in variant.passed), *tensors))
         return self._with_numbers(results, numbers)
 
@@ -299,11 +251,11 @@ class Program:
             and value not in again
         ]
         floats = self._evaluate(examples) if as_tensors else {}
-        tensors = [fake(_tensor_of(floats[value])) for value in as_tensors]
+        tensors = [fake(tensor_of(floats[value])) for value in as_tensors]
         may_run = inputs is examples
         given = [*(inputs[i] for i in passed), *tensors]
         run = self._call_backend(module, given, may_run, may_run and bool(shared))
-        keys = {i: _number_key(n) for i, n in baked.items()}
+        keys = {i: number_key(n) for i, n in baked.items()}
         return _OpenVariant(run, passed, as_tensors, keys, shared)
 
     # -- fixed sizes --
@@ -356,7 +308,7 @@ class Program:
     def _key(self, inputs: Sequence[Any], numbers: dict[_C.Value, Any]) -> Hashable:
         baked = self._numbers.baked if self._numbers else ()
         return (
-            tuple(_number_key(numbers[value]) for value in baked),
+            tuple(number_key(numbers[value]) for value in baked),
             _alias_key(inputs) if self._watch_aliases else (),
         )
 
@@ -479,7 +431,7 @@ class _OpenVariant:
 
     def fits(self, inputs: Sequence[Any]) -> bool:
         for index, key in self._baked.items():
-            if _number_key(inputs[index]) != key:
+            if number_key(inputs[index]) != key:
                 return False
         return self._condition(inputs)
 
@@ -514,76 +466,6 @@ def _same_as(inputs: Sequence[Any], is_open: Sequence[bool]) -> Condition:
 
     wanted = form(inputs)
     return lambda values: form(values) == wanted
-
-
-class _Numbers:
-    """The part of a graph that is arithmetic on input numbers."""
-
-    def __init__(self, graph: _C.Graph) -> None:
-        self._inputs = [
-            (i, value) for i, value in enumerate(graph.inputs) if value.kind in fx.NUMBER_KINDS
-        ]
-        known = {value for _, value in self._inputs}
-        self._nodes: list[tuple[Callable[..., Any], list[Any], _C.Value]] = []
-        # By those that reach an op: whether each place they have there takes a tensor as well.
-        baked: dict[_C.Value, bool] = {}
-        for node in graph.nodes:
-            args = node.args
-            if node.is_scalar and all(not isinstance(a, _C.Value) or a in known for a in args):
-                (out,) = node.outputs
-                self._nodes.append((BUILTIN_OPS[node.op], args, out))
-                known.add(out)
-            else:
-                for value in _values(args):
-                    if value in known:
-                        as_tensor = value.kind == "float" and fx.takes_tensor(node, value)
-                        baked[value] = baked.get(value, True) and as_tensor
-        self.values = frozenset(known)
-        self.baked = tuple(baked)
-        self._as_tensor = baked
-
-    def free_floats(self, is_open: Collection[_C.Value]) -> tuple[set[_C.Value], list[_C.Value]]:
-        """Open floats that reach ops as tensors only, with all that follows from them; and those that ops take."""
-        bound = {value for value, as_tensor in self._as_tensor.items() if not as_tensor}
-        for _, args, out in reversed(self._nodes):
-            if out in bound:
-                bound.update(arg for arg in args if isinstance(arg, _C.Value))
-        free = {
-            value
-            for _, value in self._inputs
-            if value.kind == "float" and value in is_open and value not in bound
-        }
-        for _, args, out in self._nodes:
-            if any(isinstance(arg, _C.Value) and arg in free for arg in args):
-                free.add(out)
-        return free, [value for value in self._as_tensor if value in free]
-
-    def evaluate(self, inputs: Sequence[Any]) -> dict[_C.Value, Any]:
-        return self.evaluate_from({value: inputs[i] for i, value in self._inputs})
-
-    def evaluate_from(self, numbers: dict[_C.Value, Any]) -> dict[_C.Value, Any]:
-        """These and all that follows from them alone."""
-        for function, args, out in self._nodes:
-            if all(not isinstance(a, _C.Value) or a in numbers for a in args):
-                values = (numbers[a] if isinstance(a, _C.Value) else a for a in args)
-                numbers[out] = function(*values)
-        return numbers
-
-
-def _values(args: Any) -> Iterator[_C.Value]:
-    for arg in args:
-        if isinstance(arg, _C.Value):
-            yield arg
-        elif isinstance(arg, list):
-            yield from _values(arg)
-
-
-def _tensor_of(number: float) -> torch.Tensor:
-    return torch.scalar_tensor(number, dtype=torch.float64, device="cpu")
-
-
-def _number_key(number: Any) -> Hashable:
-    return number.hex() if isinstance(number, float) else number  # 0.0 is not -0.0, nan is nan
 
 
 def _writes_list(node: _C.Node) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from frametap import _C
-from frametap._callable import resolve_backend
+from frametap._backend_names import resolve_backend
 from frametap._compiled_module import CompiledModule, compile_module, follow_class, plain
 from frametap._errors import CaptureError, FrametapError
 from frametap._guards import Guard, expected_of

@@ -16,7 +16,8 @@ import torch
 
 import frametap
 from frametap import _C
-from frametap._callable import MAX_VARIANTS, resolve_backend
+from frametap._backend_names import resolve_backend
+from frametap._callable import MAX_VARIANTS
 from frametap._errors import BackendError
 
 TRAIN = """
