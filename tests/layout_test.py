@@ -32,7 +32,8 @@
   L25 Only the recording and the commit of an effect name its kind. EFFECT_PLACES has the exceptions.
   L26 Opcodes are known by name in frame_eval/cpython/ and frame_eval/interpreter/ alone. Elsewhere are so many names as
       OPCODE_NAMES says, and no more. Others ask for an instruction's role (instruction_roles.h).
-  L27 A file of the product has at most 600 lines, and no class of frame_eval/record/ and session/ has a friend.
+  L27 A file of the product, in C++ or Python, has at most 600 lines. No class of frame_eval/record/ and session/ has a
+      friend.
   L28 A unit test that has a law's id in its name (`V2_ChangedDefaultIsAMiss`) stands in a file that cites the law in full.
   L30 Outside of ir/ops/, code makes and calls operators by name, and decides nothing by one: the facts of operators are rows
       of ops.def. OP_NAMES has the exceptions.
@@ -348,7 +349,8 @@ def l27_sizes(tree: Tree) -> list[str]:
     product = {
         path: text
         for path, text in tree.items()
-        if is_cpp(path) and folder_of(path).split("/")[0] in FOLDERS
+        if (is_cpp(path) and folder_of(path).split("/")[0] in FOLDERS)
+        or (path.startswith("python/frametap/") and path.endswith(".py"))
     }
     found = [
         f"{path} has {text.count(chr(10))} lines"
@@ -909,6 +911,7 @@ BAD: list[tuple[Rule, Tree]] = [
     (l18_laws, {"ir/a.h": "// A: a.\n", "ir/b.cc": "// a/A2 holds.\n"}),
     (l22_forced_faults, {"frame_eval/replay/a.cc": '#include "frame_eval/checks/stress.h"\n'}),
     (l27_sizes, {"ir/a.cc": "\n" * 601}),
+    (l27_sizes, {"python/frametap/a.py": "\n" * 601}),
     (l27_sizes, {"frame_eval/record/a.h": "class A {\n  friend class B;\n};\n"}),
     (l17_contracts, {"ir/text/a.h": "", "ir/text/README.md": "# text\n"}),
     (l2_no_interpreter, {"ir/a.cc": "#include <Python.h>\n"}),
@@ -1026,6 +1029,7 @@ GOOD: list[tuple[Rule, Tree]] = [
             "frame_eval/a.cc": "Reason::branch, Reason::fault",
         },
     ),
+    (l27_sizes, {"python/frametap/a.py": "\n" * 600, "tests/python/a.py": "\n" * 601}),
     (l8_workplace, {"tools/dev": 'cd "$root/work/x" && ls ./home/a /usr/bin\n'}),
     (l9_header_comments, {"ir/a.h": "// Graph: SSA over operators.\n#pragma once\n"}),
     (
