@@ -166,35 +166,16 @@ void HideLaterKeys(const Extents& extents, float* scores) {
   }
 }
 
-// Calls f(row, elements of the mask for the row) for each row of scores.
-template <class T, class F>
-void ForEachRow(const Extents& extents, const at::Tensor& mask, const F& f) {
+// A4. `added`: of AddedMask.
+void Apply(const Extents& extents, const at::Tensor& added, bool replaces, float* scores) {
   const auto [batch, heads, queries, keys, width, depth] = extents.sizes;
-  const T* const data = mask.const_data_ptr<T>();
+  const at::Tensor mask = added.expand({batch, heads, queries, keys});
   for (int64_t row = 0; row < extents.rows(); ++row) {
     const int64_t query = row % queries, head = row / queries % heads, sample = row / queries / heads;
-    f(row, data + sample * mask.stride(0) + head * mask.stride(1) + query * mask.stride(2));
-  }
-}
-
-// A4
-void Apply(const Extents& extents, const at::Tensor& given, bool replaces, float* scores) {
-  const auto [batch, heads, queries, keys, width, depth] = extents.sizes;
-  const at::Tensor mask = given.expand({batch, heads, queries, keys});
-  const int64_t step = mask.stride(3);
-  if (mask.scalar_type() == at::kBool) {
-    ForEachRow<bool>(extents, mask, [&](int64_t row, const bool* sees) {
-      float* const to = scores + row * keys;
-      for (int64_t i = 0; i < keys; ++i) to[i] = sees[i * step] ? to[i] : kHidden;
-    });
-  } else {
-    ForEachRow<float>(extents, mask, [&](int64_t row, const float* more) {
-      float* const to = scores + row * keys;
-      for (int64_t i = 0; i < keys; ++i) {
-        const float element = more[i * step];
-        to[i] = !replaces ? to[i] + element : element == 0 ? to[i] : element;
-      }
-    });
+    const float* const more =
+        mask.const_data_ptr<float>() + sample * mask.stride(0) + head * mask.stride(1) + query * mask.stride(2);
+    float* const to = scores + row * keys;
+    for (int64_t i = 0; i < keys; ++i) to[i] = !replaces ? to[i] + more[i] : more[i] == 0 ? to[i] : more[i];
   }
 }
 
@@ -223,7 +204,7 @@ size_t BytesOfScores(const at::Tensor& q, const at::Tensor& k) {
 // Whether a kernel of our own takes factors of the type.
 bool IsOurs(const at::Tensor& q) { return q.scalar_type() == at::kFloat ? HasWideVectors() : HasTiles(); }
 
-// Returns a mask that is added, with dense keys.
+// Returns a mask that is added, with dense keys. As in torch, a hidden score that is NaN or infinite makes the result NaN.
 at::Tensor AddedMask(const at::Tensor& mask, int64_t keys) {
   at::Tensor added = mask;
   if (mask.scalar_type() == at::kBool) {
@@ -263,8 +244,8 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const AttentionOptions& options) {
   TORCH_CHECK(CanAttend(q, k, v, mask), "attention: got sizes ", q.sizes(), ", ", k.sizes(), " and ", v.sizes());
   const at::Tensor query = Dense(q), key = Dense(k), value = Dense(v);
+  const at::Tensor added = mask.defined() ? AddedMask(mask, k.size(2)) : mask;
   if (IsOurs(q)) {
-    const at::Tensor added = mask.defined() ? AddedMask(mask, k.size(2)) : mask;
     const auto attend = q.scalar_type() == at::kFloat ? AttendWide : AttendInTiles;
     return attend(query, key, value, added, options).transpose(1, 2);
   }
@@ -281,8 +262,8 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   sized.scores.Run({query.const_data_ptr(), key.const_data_ptr(), scores});
   if (options.is_causal) HideLaterKeys(extents, scores);
   std::vector<int64_t> zeros;
-  if (mask.defined()) {
-    Apply(extents, mask, options.mask_replaces, scores);
+  if (added.defined()) {
+    Apply(extents, added, options.mask_replaces, scores);
     if (!options.gives_nan) zeros = RowsWithoutKeys(extents, scores);
   }
   sized.softmax.Run({scores, probabilities});

@@ -158,6 +158,25 @@ TEST_P(AttentionTest, A4_AQueryWithoutKeysGivesZerosOrNaN) {
   }
 }
 
+// Torch adds minus infinity to the score of a hidden key, whichever type the mask has.
+TEST_P(AttentionTest, A4_AHiddenScoreThatIsNotFiniteMakesTheResultNaN) {
+  const at::Tensor q = Normal({2, 3, 35, 8}).abs(), v = Any(2, 3, 37, 4);
+  const at::Tensor sees = at::ones({35, 37}, at::kBool);
+  sees.select(1, 5).fill_(false);
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinite, -kInfinite}) {
+    const at::Tensor k = Normal({2, 3, 37, 8});
+    k.select(2, 5).fill_(bad);
+    for (const at::Tensor& mask : {sees, at::zeros({35, 37}).masked_fill(sees.logical_not(), -kInfinite)}) {
+      const at::Tensor got = Attend(q, k, v, mask, {});
+      EXPECT_EQ(got.isnan().sum().item<int64_t>(), bad < 0 ? 0 : got.numel()) << bad << mask.scalar_type();
+    }
+    AttentionOptions options;
+    options.mask_replaces = true;
+    const at::Tensor replaced = Attend(q, k, v, sees.logical_not().to(at::kFloat) * -1e9, options);
+    EXPECT_FALSE(replaced.isnan().any().item<bool>()) << bad;
+  }
+}
+
 TEST_P(AttentionTest, A1_NaNStaysInItsQueryAndInfinityIsNaN) {
   const at::Tensor k = Any(1, 2, 37, 8), v = Any(1, 2, 37, 8);
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinite, -kInfinite}) {
