@@ -47,6 +47,12 @@ struct Energy {
     }
     any = true;
   }
+  void Add(const Energy& more) {
+    signal += more.signal;
+    noise += more.noise;
+    any = any || more.any;
+    if (mismatch.empty()) mismatch = more.mismatch;
+  }
   double Decibel() const {
     if (noise == 0) return std::numeric_limits<double>::infinity();
     return 10 * std::log10(signal / noise);
@@ -167,9 +173,14 @@ class Comparison {
     const Node& def = reference_.node(n);
     const ValueId origin = origin_[v.raw()];
     const at::Tensor want = Exact(exact, origin);
-    for (const size_t row : rows_of_[v.raw()]) {
-      alone_[row].Add(want, AsFloat(def, alone->value(v).toTensor()));
-      cumulative_[row].Add(want, AsFloat(def, whole->value(v).toTensor()));
+    if (const std::vector<size_t>& rows = rows_of_[v.raw()]; !rows.empty()) {
+      Energy of_alone, of_whole;
+      of_alone.Add(want, AsFloat(def, alone->value(v).toTensor()));
+      of_whole.Add(want, AsFloat(def, whole->value(v).toTensor()));
+      for (const size_t row : rows) {
+        alone_[row].Add(of_alone);
+        cumulative_[row].Add(of_whole);
+      }
     }
     // From here on the lone run reads what the float graph had.
     const bool bytes = Is(def, "frametap::quantize_per_tensor");
