@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from frametap import _C
+from frametap._formula import COMPARISONS
 
-__all__ = ["COMPARISONS", "UNREAD", "Guard", "expected_of", "is_plain", "value_of"]
+__all__ = ["UNREAD", "Guard", "expected_of", "is_plain", "value_of"]
 
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
-COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 UNREAD = object()
 """A value whose text is cut, or that Python cannot read."""

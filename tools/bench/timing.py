@@ -55,6 +55,10 @@ class Contestant:
     def median(self) -> float | None:
         return statistics.median(self.seconds) if self.seconds else None
 
+    def forget(self) -> None:
+        """Drops what was timed, and keeps its numbers. Models of earlier rows would take memory from later ones."""
+        self.run = self.prepare = lambda *_: None
+
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
@@ -183,6 +187,8 @@ class Table:
         self.rows: list[tuple[str, list[Contestant]]] = []
 
     def add(self, name: str, contestants: list[Contestant]) -> None:
+        for contestant in contestants:
+            contestant.forget()
         self.rows.append((name, contestants))
 
     def markdown(self) -> str:
