@@ -266,7 +266,7 @@ absl::StatusOr<QuantizedGraph> ConvertSeen(const Graph& graph, const std::vector
         if (annotation.role[n] != Role::kPart) {
           const auto& outputs = normal->graph.node(LastOf(fate.now, annotation)).outputs;
           if (!outputs.empty() && IsFloatTensor(normal->graph.value(outputs[0]).type)) {
-            measured = converter.Measured(outputs[0]);
+            measured = converter.Measured(normal->WithOrigin(outputs[0]));
           }
         }
       }

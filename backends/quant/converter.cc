@@ -59,7 +59,7 @@ absl::Status Converter::ChooseParams(const Graph& source, const ObservationView&
       by_class[a_.params_class[v].raw()].Add(known.detach());
       continue;
     }
-    const Statistics* const statistics = StatisticsOf(ValueId(v), seen);
+    const Statistics* const statistics = StatisticsOf(normal_.WithOrigin(ValueId(v)), seen);
     if (statistics == nullptr) {
       if (unseen != nullptr) continue;
       return Unseen(ValueId(v));

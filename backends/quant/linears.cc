@@ -2,7 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/stack.h>
+#include <c10/util/accumulate.h>
 
+#include <algorithm>
 #include <bit>
 #include <iomanip>
 #include <numeric>
@@ -14,8 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
+#include "backends/quant/frozen_einsum.h"
 #include "backends/quant/op_table.h"
 #include "backends/quant/operators.h"
 #include "backends/reference/boxing.h"
@@ -78,7 +79,6 @@ struct Product {
   Arg input;
   at::Tensor weight;           // (in, out)
   at::Tensor bias;             // undefined: none
-  bool is_out_first = false;   // (out, in)
   double alpha = 1, beta = 1;  // of addmm
 };
 
@@ -89,49 +89,7 @@ at::Tensor OneOf(const at::Tensor& batch) {
   return batch.stride(0) == 0 || batch.size(0) == 1 || batch.equal(first.expand_as(batch)) ? first : at::Tensor();
 }
 
-// "...i,oi->...o" and its like: a frozen matrix with the last dimension of an activation.
-std::optional<Product> EinsumOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& known) {
-  const Arg& text = node.args[0];
-  const Arg& operands = node.args[1];
-  if (text.kind != Arg::Kind::kConst || !text.constant.isString() || operands.kind != Arg::Kind::kList ||
-      operands.items.size() != 2 || operands.items[0].kind != Arg::Kind::kValue ||
-      operands.items[1].kind != Arg::Kind::kValue) {
-    return std::nullopt;
-  }
-  const std::string plain = absl::StrReplaceAll(text.constant.toStringRef(), {{" ", ""}, {"...", "."}});
-  const std::vector<std::string> sides = absl::StrSplit(plain, "->");
-  if (sides.size() != 2) return std::nullopt;
-  const std::vector<std::string> terms = absl::StrSplit(sides[0], ',');
-  if (terms.size() != 2) return std::nullopt;
-  const size_t w = known[operands.items[1].value.raw()].defined() ? 1 : 0;
-  const at::Tensor& weight = known[operands.items[w].value.raw()];
-  const ValueId input = operands.items[1 - w].value;
-  const std::string& rows = terms[1 - w];
-  if (!weight.defined() || weight.dim() != 2 || terms[w].size() != 2 || rows.empty() || known[input.raw()].defined()) {
-    return std::nullopt;
-  }
-  const char in = rows.back();
-  const bool is_out_first = terms[w][1] == in;
-  const char out = terms[w][is_out_first ? 0 : 1];
-  const bool is_known = terms[w][is_out_first ? 1 : 0] == in && in != out && in != '.' && out != '.' &&
-                        rows.find(out) == std::string::npos && rows.find(in) + 1 == rows.size() &&
-                        sides[1] == rows.substr(0, rows.size() - 1) + out;
-  const Sizes& sizes = graph.value(input).type.sizes;
-  // A size of 1 stands for any other in an einsum.
-  if (!is_known || sizes.empty() || sizes.back() != weight.size(is_out_first ? 1 : 0)) return std::nullopt;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows.find(rows[i]) != i) return std::nullopt;  // a diagonal
-  }
-  return Product{Arg::Of(input), weight, at::Tensor(), is_out_first};
-}
-
 std::optional<Product> ProductOf(const Graph& graph, const Node& node, const std::vector<at::Tensor>& known) {
-  if (Is(node, "aten::einsum")) {
-    const auto product = EinsumOf(graph, node, known);
-    const bool is_float =
-        product && product->weight.scalar_type() == at::kFloat && IsFloatTensor(graph.value(product->input.value).type);
-    return is_float ? product : std::nullopt;
-  }
   const bool is_addmm = Is(node, "aten::addmm"), is_bmm = Is(node, "aten::bmm");
   if (!is_addmm && !is_bmm && !Is(node, "aten::matmul") && !Is(node, "aten::mm")) return std::nullopt;
   const auto input = TensorArg(node, is_addmm ? "mat1" : "self");
@@ -154,6 +112,73 @@ std::optional<Product> ProductOf(const Graph& graph, const Node& node, const std
   const bool is_row = product.bias.defined() && product.bias.dim() == 1 &&
                       product.bias.size(0) == product.weight.size(1) && product.bias.scalar_type() == at::kFloat;
   return is_row ? std::optional(product) : std::nullopt;
+}
+
+bool IsInOrder(const std::vector<int64_t>& dims) { return std::is_sorted(dims.begin(), dims.end()); }
+
+Type Permuted(const Type& type, const std::vector<int64_t>& dims) {
+  Type now = type;
+  for (size_t i = 0; i < dims.size(); ++i) now.sizes[i] = type.sizes[static_cast<size_t>(dims[i])];
+  return now;
+}
+
+// Emits views around a linear layer (L4). Returns the layer.
+NodeId EmitEinsum(const Graph& graph, const Node& node, const FrozenEinsum& einsum, FrozenWeights* frozen,
+                  Rewrite* out) {
+  const Value& result = graph.value(node.outputs[0]);
+  const auto [contracted, outputs] = std::pair(einsum.contracted, einsum.outputs);
+  ValueId input = out->at(einsum.input);
+  Type type = graph.value(einsum.input).type;
+  if (!IsInOrder(einsum.input_order)) {
+    type = Permuted(type, einsum.input_order);
+    input = out->Emit(FindOperator("aten::permute"), {Arg::Of(input), Arg::Const(einsum.input_order)},
+                      result.name + "_in_order", type, ValueId(), node);
+  }
+  const at::Tensor ordered = InOrder(einsum.weight, einsum.weight_order, frozen);
+  const at::IntArrayRef sizes = ordered.sizes().slice(0, static_cast<size_t>(outputs));
+  const int64_t rows = c10::multiply_integers(sizes);
+  type.sizes.resize(type.sizes.size() - static_cast<size_t>(contracted) + 1);
+  if (contracted > 1) {
+    type.sizes.back() = ordered.numel() / rows;
+    input = out->Emit(FindOperator("aten::flatten", "using_ints"),
+                      {Arg::Of(input), Arg::Const(-contracted), Arg::Const(int64_t{-1})}, result.name + "_flat", type,
+                      ValueId(), node);
+  }
+  const auto matrix = FrozenWeights::Of(frozen, absl::StrCat("matrix of ", rows, " rows"), {ordered}, [&] {
+    return FrozenWeights::Tensors{ordered.view({rows, -1})};
+  });
+  const ValueId weight = out->AddConstant(result.name + "_weight", matrix[0]);
+  const std::vector<int64_t>& order = einsum.result_order;
+  std::vector<int64_t> in_memory, from_memory(order.size());  // dimensions of the rows; dimensions in memory
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto dim = static_cast<size_t>(einsum.memory_order[i]);
+    in_memory.push_back(order[dim]);
+    from_memory[dim] = static_cast<int64_t>(i);
+  }
+  const bool is_copied = !IsInOrder(in_memory), is_permuted = is_copied || !IsInOrder(order);
+  const auto emit = [&](const char* op, const char* overload, std::vector<Arg> args, bool is_last) {
+    return out->Emit(FindOperator(op, overload), std::move(args), is_last ? result.name : result.name + "_part",
+                     is_last ? result.type : type, is_last ? node.outputs[0] : ValueId(), node);
+  };
+  type.sizes.back() = rows;
+  ValueId now = emit("aten::linear", "", {Arg::Of(input), Arg::Of(weight), Arg::Const(c10::IValue())},
+                     outputs == 1 && !is_permuted);
+  const NodeId layer(out->graph.nodes.size() - 1);
+  if (outputs > 1) {
+    type.sizes.pop_back();
+    type.sizes.insert(type.sizes.end(), sizes.begin(), sizes.end());
+    now =
+        emit("aten::unflatten", "int", {Arg::Of(now), Arg::Const(int64_t{-1}), Arg::Const(sizes.vec())}, !is_permuted);
+  }
+  if (is_copied) {
+    type = Permuted(type, in_memory);
+    now = emit("aten::permute", "", {Arg::Of(now), Arg::Const(in_memory)}, false);
+    now = emit("aten::contiguous", "", {Arg::Of(now), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))},
+               false);
+  }
+  if (is_permuted) now = emit("aten::permute", "", {Arg::Of(now), Arg::Const(is_copied ? from_memory : order)}, true);
+  out->Map(node.outputs[0], now);
+  return layer;
 }
 
 // Ops on frozen tensors alone whose results only layers read, as weights and biases (L2).
@@ -308,14 +333,18 @@ Step MakeLinears(const Graph& graph, const std::vector<ValueId>& origin, const s
       step.fates[i].folded = "computed once, of a frozen weight";
       continue;
     }
+    if (Is(node, "aten::einsum")) {
+      const std::optional<FrozenEinsum> einsum = FrozenEinsumOf(graph, node, known);
+      step.fates[i].now = einsum ? EmitEinsum(graph, node, *einsum, frozen, &out) : out.Copy(node);
+      continue;
+    }
     const std::optional<Product> product = ProductOf(graph, node, known);
     if (!product) {
       step.fates[i].now = out.Copy(node);
       continue;
     }
     const Value& result = graph.value(node.outputs[0]);
-    const std::vector<int64_t> order = product->is_out_first ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{1, 0};
-    const at::Tensor matrix = Times(InOrder(product->weight, order, frozen), product->alpha, frozen);
+    const at::Tensor matrix = Times(InOrder(product->weight, {1, 0}, frozen), product->alpha, frozen);
     const ValueId weight = out.AddConstant(result.name + "_weight", matrix);
     const Arg bias =
         product->bias.defined()

@@ -1,11 +1,11 @@
 // Linears: products with a frozen weight, in whichever way they are spelt, as aten.linear.
-//   L1  x @ w, x.mm(w), addmm(b, x, w), and an einsum or a bmm that is one, become linear(x, w.t(), b) where w is a
-//       frozen matrix.
+//   L1  x @ w, x.mm(w), addmm(b, x, w), and a bmm that is one, become linear(x, w.t(), b) where w is a frozen matrix.
 //   L2  A transposition of a frozen tensor is computed here, once. Other ops on frozen tensors alone are, too, if
 //       only layers read their results as weights: norms of weights, parts, factors. A result that the graph gives as
 //       well is also made at each run (torch's old weight norm assigns it to the module). Ops without tensors, such as
 //       torch.eye, count as frozen.
 //   L3  A weight that is dequantized from bytes stays so: the bytes are what its layer will read.
+//   L4  An einsum of a frozen tensor becomes a linear layer between views of its input and of its result (frozen_einsum.h).
 // Not here: decisions on 8 bits; products of two activations, which stay as they are.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace frametap::quant {
 
-// Whether the op is a product that becomes aten.linear if one of its factors is a frozen matrix.
+// Whether the op is a product that becomes aten.linear if one of its factors is frozen.
 bool MayBeLinear(const Node& node);
 
 // Returns the results of an op on frozen tensors, computed once for all graphs that have it. Returns none if one of its

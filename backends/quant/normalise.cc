@@ -310,6 +310,20 @@ void GoOn(Step step, const std::vector<at::Tensor>& weights, NormalizedGraph* no
   Follow(step.fates, &normal->fates);
 }
 
+ValueId NormalizedGraph::WithOrigin(ValueId v) const {
+  const auto is_view = [&](NodeId n) { return n.valid() && FamilyOf(graph.node(n)) == Family::kShape; };
+  ValueId made = v;
+  while (!origin[made.raw()].valid() && is_view(graph.value(made).def)) {
+    made = graph.node(graph.value(made).def).args[0].value;
+  }
+  const NodeId def = graph.value(made).def;
+  const size_t next = def.valid() ? def.raw() + 1 : graph.nodes.size();
+  for (size_t n = next; n < graph.nodes.size() && !origin[made.raw()].valid(); ++n) {
+    if (is_view(NodeId(n)) && graph.nodes[n].args[0].value == made) made = graph.nodes[n].outputs[0];
+  }
+  return origin[made.raw()].valid() ? made : v;
+}
+
 at::Tensor NormalizedGraph::FrozenFloat(const Node& node, const char* name) const {
   const auto value = TensorArg(node, name);
   if (!value) return at::Tensor();

@@ -48,6 +48,10 @@ struct NormalizedGraph {
   std::vector<NodeDisposition> fates;  // by node of the source graph
   bool has_bytes = false;              // M6: Lower has something to do
 
+  // Returns the value of the source graph's elements: `v`, or a value from which or to which only views of a step lead
+  // (linears/L4). If there is none, returns `v`.
+  ValueId WithOrigin(ValueId v) const;
+
   // The frozen float32 tensor on the CPU in an argument of a node of `graph`; undefined if there is none.
   at::Tensor FrozenFloat(const Node& node, const char* name) const;
 };

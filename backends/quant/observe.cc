@@ -23,10 +23,11 @@ constexpr int64_t kKeptElements = int64_t{32} << 20;
 constexpr int64_t kLeastKeptRows = 4;
 
 // Whether the result of `node` never exists in 8 bits, because only `reader` reads it, and is part of the same kernel where
-// that has bytes (annotate/A1).
+// that has bytes (annotate/A1). Views may follow the layer that an einsum becomes (linears/L4).
 bool StaysInKernel(const Node& node, const Node& reader) {
   const Family made_by = FamilyOf(node);
-  const bool is_layer = IsLayer(node) || MayBeLinear(node) || made_by == Family::kBatchNorm;
+  const bool is_product = MayBeLinear(node) && !Is(node, "aten::einsum");
+  const bool is_layer = IsLayer(node) || is_product || made_by == Family::kBatchNorm;
   if (FamilyOf(reader) == Family::kRelu) return is_layer || made_by == Family::kAdd;
   return FamilyOf(reader) == Family::kCurve && is_layer && CurveOf(reader).has_value();
 }

@@ -132,7 +132,8 @@ constexpr OpRow kRows[] = {
     {"aten::addmm", "", Family::kFloat, true,
      "only addmm with a frozen weight and a frozen bias of one dimension is int8"},
     {"aten::einsum", "", Family::kFloat, false,
-     "only the einsum of a frozen matrix with the last dimension of an activation is int8"},
+     "only the einsum of an activation and a frozen matrix is int8, if its result has one order in memory for all "
+     "sizes"},
     {"aten::scaled_dot_product_attention", "", Family::kFloat, true, kProduct},
     {"frametap::attention_chain", "", Family::kFloat, true, kProduct},
     {"aten::softmax", "int", Family::kFloat, true, kProbabilities},
