@@ -387,8 +387,8 @@ def test_other_interpreters_are_refused() -> None:
         try:
             interpreters.run_string(made, "import frametap")
         except interpreters.RunFailedError as error:
-            print(str(error))
-        interpreters.run_string(made, "print([i for i in map(str, range(2))])")
+            print(str(error), flush=True)  # each interpreter has a buffer of its own
+        interpreters.run_string(made, "print([i for i in map(str, range(2))], flush=True)")
         interpreters.destroy(made)
         print(f(torch.ones(1)).item())
         """
