@@ -224,15 +224,8 @@ class LoadedProgram:
         if isinstance(operand, Ref):
             value = (self.program.weights if operand.weight else slots)[operand.name]
             return operand.follow(value) if operand.path else value
-        if isinstance(operand, Const):
-            return operand.value
-        if isinstance(operand, Tuple):
-            return tuple(map(make, operand.items))
-        if isinstance(operand, List):
-            return list(map(make, operand.items))
-        if isinstance(operand, Dict):
-            keys = (key.value for key in operand.keys)
-            return dict(zip(keys, map(make, operand.values), strict=True))
+        if isinstance(operand, (Const, Tuple, List, Dict)):
+            return operand.made(make)
         if labelled is None:
             raise ArtifactError(f"{self.program.name}: an object is not in a result")
         if isinstance(operand, Again):

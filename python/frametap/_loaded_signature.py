@@ -33,16 +33,9 @@ FIXED = _Fixed()
 def _default(parameter: Parameter) -> Any:
     """One object for all calls, as Python has it."""
 
-    def make(operand: Operand | None) -> Any:
-        if isinstance(operand, Const):
-            return operand.value
-        if isinstance(operand, Tuple):
-            return tuple(map(make, operand.items))
-        if isinstance(operand, List):
-            return list(map(make, operand.items))
-        if isinstance(operand, Dict):
-            keys = (key.value for key in operand.keys)
-            return dict(zip(keys, map(make, operand.values), strict=True))
+    def make(operand: Operand) -> Any:
+        if isinstance(operand, (Const, Tuple, List, Dict)):
+            return operand.made(make)
         raise ValueError(f"the default of {parameter.name} is not a constant")
 
     if parameter.is_fixed:

@@ -13,7 +13,7 @@ segments (``_save.py``).
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
@@ -59,6 +59,8 @@ __all__ = [
 
 # -- operands: where a value comes from --
 
+Make: TypeAlias = Callable[["Operand"], Any]
+
 
 @dataclass(frozen=True)
 class Ref:
@@ -102,15 +104,27 @@ class Const:
 
     value: Any
 
+    def made(self, make: Make) -> Any:
+        """Returns the value. `make` gives the values of the parts of a container; a constant has none."""
+        return self.value
+
 
 @dataclass(frozen=True)
 class Tuple:
     items: tuple[Operand, ...]
 
+    def made(self, make: Make) -> tuple[Any, ...]:
+        """Returns a tuple of the items that `make` gives."""
+        return tuple(map(make, self.items))
+
 
 @dataclass(frozen=True)
 class List:
     items: tuple[Operand, ...]
+
+    def made(self, make: Make) -> list[Any]:
+        """Returns a new list of the items that `make` gives."""
+        return list(map(make, self.items))
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,11 @@ class Dict:
 
     keys: tuple[Const, ...]
     values: tuple[Operand, ...]
+
+    def made(self, make: Make) -> dict[Any, Any]:
+        """Returns a new dict of the values that `make` gives."""
+        keys = (key.value for key in self.keys)
+        return dict(zip(keys, map(make, self.values), strict=True))
 
 
 @dataclass(frozen=True)
