@@ -47,12 +47,6 @@ struct Energy {
     }
     any = true;
   }
-  void Add(const Energy& more) {
-    signal += more.signal;
-    noise += more.noise;
-    any = any || more.any;
-    if (mismatch.empty()) mismatch = more.mismatch;
-  }
   double Decibel() const {
     if (noise == 0) return std::numeric_limits<double>::infinity();
     return 10 * std::log10(signal / noise);
@@ -73,12 +67,11 @@ class Comparison {
         reference_(quantized->reference),
         origin_(quantized->reference_origin),
         quantized_(quantized),
-        uses_(reference_),
-        alone_(graph.nodes.size()),
-        cumulative_(graph.nodes.size()) {
-    rows_of_.resize(reference_.values.size());
-    for (size_t i = 0; i < quantized->measured.size(); ++i) {
-      if (quantized->measured[i].valid()) rows_of_[quantized->measured[i].raw()].push_back(i);
+        is_measured_(reference_.values.size()),
+        alone_(reference_.values.size()),
+        cumulative_(reference_.values.size()) {
+    for (const ValueId v : quantized->measured) {
+      if (v.valid()) is_measured_[v.raw()] = true;
     }
     float_hold_.assign(graph.values.size(), 0);
     for (size_t v = 0; v < reference_.values.size(); ++v) {
@@ -104,14 +97,17 @@ class Comparison {
   }
 
   void Report() {
-    for (size_t i = 0; i < alone_.size(); ++i) {
+    for (size_t i = 0; i < quantized_->measured.size(); ++i) {
+      const ValueId v = quantized_->measured[i];
+      if (!v.valid()) continue;
       OpReport& row = quantized_->report[i];
-      if (!cumulative_[i].mismatch.empty())
-        row.not_comparable = cumulative_[i].mismatch;
-      else if (cumulative_[i].any)
-        row.cumulative_sqnr = cumulative_[i].Decibel();
-      const bool has_sqnr = alone_[i].any && alone_[i].mismatch.empty();
-      if (has_sqnr && row.decision != Decision::kFloat) row.sqnr = alone_[i].Decibel();
+      const Energy &alone = alone_[v.raw()], &cumulative = cumulative_[v.raw()];
+      if (!cumulative.mismatch.empty())
+        row.not_comparable = cumulative.mismatch;
+      else if (cumulative.any)
+        row.cumulative_sqnr = cumulative.Decibel();
+      const bool has_sqnr = alone.any && alone.mismatch.empty();
+      if (has_sqnr && row.decision != Decision::kFloat) row.sqnr = alone.Decibel();
     }
   }
 
@@ -130,7 +126,7 @@ class Comparison {
     if (!origin_[v.raw()].valid() || !reference_.value(v).def.valid()) return false;
     const Node& def = reference_.node(reference_.value(v).def);
     if (Is(def, "frametap::dequantize_per_tensor")) return false;
-    return rows_of_[v.raw()].size() > 0 || Is(def, "frametap::quantize_per_tensor");
+    return is_measured_[v.raw()] || Is(def, "frametap::quantize_per_tensor");
   }
 
   void FindWritten() {
@@ -173,14 +169,9 @@ class Comparison {
     const Node& def = reference_.node(n);
     const ValueId origin = origin_[v.raw()];
     const at::Tensor want = Exact(exact, origin);
-    if (const std::vector<size_t>& rows = rows_of_[v.raw()]; !rows.empty()) {
-      Energy of_alone, of_whole;
-      of_alone.Add(want, AsFloat(def, alone->value(v).toTensor()));
-      of_whole.Add(want, AsFloat(def, whole->value(v).toTensor()));
-      for (const size_t row : rows) {
-        alone_[row].Add(of_alone);
-        cumulative_[row].Add(of_whole);
-      }
+    if (is_measured_[v.raw()]) {
+      alone_[v.raw()].Add(want, AsFloat(def, alone->value(v).toTensor()));
+      cumulative_[v.raw()].Add(want, AsFloat(def, whole->value(v).toTensor()));
     }
     // From here on the lone run reads what the float graph had.
     const bool bytes = Is(def, "frametap::quantize_per_tensor");
@@ -194,12 +185,11 @@ class Comparison {
   const Graph& reference_;
   const std::vector<ValueId>& origin_;
   QuantizedGraph* quantized_;
-  const Uses uses_;
-  std::vector<std::vector<size_t>> rows_of_;  // by value of the reference: nodes of the float graph
+  std::vector<bool> is_measured_;  // by value of the reference: some nodes of the float graph are reported by it
   std::vector<int> float_hold_;
   std::vector<bool> written_;
   std::vector<at::Tensor> snapshots_;
-  std::vector<Energy> alone_;
+  std::vector<Energy> alone_;  // by value of the reference
   std::vector<Energy> cumulative_;
   const c10::OperatorHandle dequantize_ = FindOperator("frametap::dequantize_per_tensor");
 };
