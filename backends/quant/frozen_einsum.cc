@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -73,12 +72,11 @@ std::string Chosen(const std::string& from, const std::string& others, bool is_i
   return chosen;
 }
 
-// Returns the dimensions of the result by descending strides. They depend on which sizes are 1. `stay` may have any sizes:
-// returns none if the order depends on them.
-std::optional<std::vector<int64_t>> MemoryOrder(const std::string& text, const std::array<std::string, 2>& operands,
-                                                const std::string& result, const std::string& stay,
-                                                const std::string& ones) {
-  std::vector<int64_t> order;
+// Returns the indices of the result by descending strides, which depend on the sizes that are 1. `stay` may have any sizes:
+// returns "" if the order depends on them.
+std::string InMemory(const std::string& text, const std::array<std::string, 2>& operands, const std::string& result,
+                     const std::string& stay, const std::string& ones) {
+  std::string order;
   for (uint64_t some = 0; some < (uint64_t{1} << stay.size()); ++some) {
     const auto size_of = [&](char letter) {
       const size_t place = stay.find(letter);
@@ -92,15 +90,15 @@ std::optional<std::vector<int64_t>> MemoryOrder(const std::string& text, const s
       tensors.push_back(at::zeros(sizes, at::kFloat));
     }
     const at::Tensor made = at::einsum(text, tensors);
-    std::vector<int64_t> now(result.size());
-    std::iota(now.begin(), now.end(), 0);
-    std::stable_sort(now.begin(), now.end(), [&](int64_t a, int64_t b) { return made.stride(a) > made.stride(b); });
+    const auto stride_of = [&](char letter) { return made.stride(static_cast<int64_t>(result.find(letter))); };
+    std::string now = result;
+    std::stable_sort(now.begin(), now.end(), [&](char a, char b) { return stride_of(a) > stride_of(b); });
     if (some == 0) order = now;
-    const auto longer = [&](std::vector<int64_t> dims) {
-      std::erase_if(dims, [&](int64_t dim) { return made.size(dim) == 1; });
-      return dims;
+    const auto longer = [&](std::string letters) {
+      std::erase_if(letters, [&](char letter) { return size_of(letter) == 1; });
+      return letters;
     };
-    if (longer(now) != longer(order)) return std::nullopt;
+    if (longer(now) != longer(order)) return "";
   }
   return order;
 }
@@ -149,17 +147,17 @@ std::optional<FrozenEinsum> FrozenEinsumOf(const Graph& graph, const Node& node,
   }
   made.input_order = PlacesOf(stay + contracted, input);
   made.weight_order = PlacesOf(outputs + contracted, weight);
-  made.result_order = PlacesOf(result, all);
   if (stay.size() > kMostThatStay) return std::nullopt;
   std::string ones;
   for (size_t i = 0; i < weight.size(); ++i) {
     if (made.weight.size(static_cast<int64_t>(i)) == 1) ones += weight[i];
   }
-  std::array<std::string, 2> operands_now{input, input};
-  operands_now[w] = weight;
-  const auto order = MemoryOrder(text.constant.toStringRef(), operands_now, result, stay, ones);
-  if (!order) return std::nullopt;
-  made.memory_order = *order;
+  std::array<std::string, 2> both{input, input};
+  both[w] = weight;
+  const std::string in_memory = InMemory(text.constant.toStringRef(), both, result, stay, ones);
+  if (in_memory.empty()) return std::nullopt;
+  made.in_memory = PlacesOf(in_memory, all);
+  made.from_memory = PlacesOf(result, in_memory);
   made.contracted = static_cast<int64_t>(contracted.size());
   made.outputs = static_cast<int64_t>(outputs.size());
   return made;

@@ -21,10 +21,10 @@ struct FrozenEinsum {
   ValueId input;
   at::Tensor weight;
   // Orders of dimensions, by number:
-  std::vector<int64_t> input_order;     // first the input's own, then the contracted ones
-  std::vector<int64_t> weight_order;    // first the result's, then the contracted ones
-  std::vector<int64_t> result_order;    // the result's, as places in the input's own and the weight's after them
-  std::vector<int64_t> memory_order;    // the result's, from the largest stride on (F3)
+  std::vector<int64_t> input_order;   // first the input's own, then the contracted ones
+  std::vector<int64_t> weight_order;  // first the result's, then the contracted ones
+  std::vector<int64_t> in_memory;     // as the result lies: places in the input's own and the weight's after them (F3)
+  std::vector<int64_t> from_memory;   // the result's, as places in `in_memory`
   int64_t contracted = 0, outputs = 0;  // numbers of dimensions
 };
 

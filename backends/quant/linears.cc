@@ -122,63 +122,56 @@ Type Permuted(const Type& type, const std::vector<int64_t>& dims) {
   return now;
 }
 
-// Emits views around a linear layer (L4). Returns the layer.
+// Emits a linear layer between views (L4). Returns the layer.
 NodeId EmitEinsum(const Graph& graph, const Node& node, const FrozenEinsum& einsum, FrozenWeights* frozen,
                   Rewrite* out) {
   const Value& result = graph.value(node.outputs[0]);
-  const auto [contracted, outputs] = std::pair(einsum.contracted, einsum.outputs);
-  ValueId input = out->at(einsum.input);
-  Type type = graph.value(einsum.input).type;
-  if (!IsInOrder(einsum.input_order)) {
-    type = Permuted(type, einsum.input_order);
-    input = out->Emit(FindOperator("aten::permute"), {Arg::Of(input), Arg::Const(einsum.input_order)},
-                      result.name + "_in_order", type, ValueId(), node);
-  }
   const at::Tensor ordered = InOrder(einsum.weight, einsum.weight_order, frozen);
-  const at::IntArrayRef sizes = ordered.sizes().slice(0, static_cast<size_t>(outputs));
-  const int64_t rows = c10::multiply_integers(sizes);
-  type.sizes.resize(type.sizes.size() - static_cast<size_t>(contracted) + 1);
-  if (contracted > 1) {
-    type.sizes.back() = ordered.numel() / rows;
-    input = out->Emit(FindOperator("aten::flatten", "using_ints"),
-                      {Arg::Of(input), Arg::Const(-contracted), Arg::Const(int64_t{-1})}, result.name + "_flat", type,
-                      ValueId(), node);
-  }
+  const at::IntArrayRef outputs = ordered.sizes().slice(0, static_cast<size_t>(einsum.outputs));
+  const int64_t rows = c10::multiply_integers(outputs);
   const auto matrix = FrozenWeights::Of(frozen, absl::StrCat("matrix of ", rows, " rows"), {ordered}, [&] {
     return FrozenWeights::Tensors{ordered.view({rows, -1})};
   });
-  const ValueId weight = out->AddConstant(result.name + "_weight", matrix[0]);
-  const std::vector<int64_t>& order = einsum.result_order;
-  std::vector<int64_t> in_memory, from_memory(order.size());  // dimensions of the rows; dimensions in memory
-  for (size_t i = 0; i < order.size(); ++i) {
-    const auto dim = static_cast<size_t>(einsum.memory_order[i]);
-    in_memory.push_back(order[dim]);
-    from_memory[dim] = static_cast<int64_t>(i);
-  }
-  const bool is_copied = !IsInOrder(in_memory), is_permuted = is_copied || !IsInOrder(order);
-  const auto emit = [&](const char* op, const char* overload, std::vector<Arg> args, bool is_last) {
-    return out->Emit(FindOperator(op, overload), std::move(args), is_last ? result.name : result.name + "_part",
-                     is_last ? result.type : type, is_last ? node.outputs[0] : ValueId(), node);
+  struct Part {
+    const char *op, *overload;
+    std::vector<Arg> args;  // after the first one, which is the result of the part before
+    Type type;
   };
+  std::vector<Part> parts;
+  Type type = graph.value(einsum.input).type;
+  const auto permute = [&](const std::vector<int64_t>& dims) {
+    if (IsInOrder(dims)) return;
+    type = Permuted(type, dims);
+    parts.push_back({"aten::permute", "", {Arg::Const(dims)}, type});
+  };
+  permute(einsum.input_order);
+  type.sizes.resize(type.sizes.size() - static_cast<size_t>(einsum.contracted) + 1);
+  if (einsum.contracted > 1) {
+    type.sizes.back() = ordered.numel() / rows;
+    parts.push_back({"aten::flatten", "using_ints", {Arg::Const(-einsum.contracted), Arg::Const(int64_t{-1})}, type});
+  }
   type.sizes.back() = rows;
-  ValueId now = emit("aten::linear", "", {Arg::Of(input), Arg::Of(weight), Arg::Const(c10::IValue())},
-                     outputs == 1 && !is_permuted);
-  const NodeId layer(out->graph.nodes.size() - 1);
-  if (outputs > 1) {
+  const size_t layer = out->graph.nodes.size() + parts.size();
+  const ValueId weight = out->AddConstant(result.name + "_weight", matrix[0]);
+  parts.push_back({"aten::linear", "", {Arg::Of(weight), Arg::Const(c10::IValue())}, type});
+  if (einsum.outputs > 1) {
     type.sizes.pop_back();
-    type.sizes.insert(type.sizes.end(), sizes.begin(), sizes.end());
-    now =
-        emit("aten::unflatten", "int", {Arg::Of(now), Arg::Const(int64_t{-1}), Arg::Const(sizes.vec())}, !is_permuted);
+    type.sizes.insert(type.sizes.end(), outputs.begin(), outputs.end());
+    parts.push_back({"aten::unflatten", "int", {Arg::Const(int64_t{-1}), Arg::Const(outputs.vec())}, type});
   }
-  if (is_copied) {
-    type = Permuted(type, in_memory);
-    now = emit("aten::permute", "", {Arg::Of(now), Arg::Const(in_memory)}, false);
-    now = emit("aten::contiguous", "", {Arg::Of(now), Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))},
-               false);
+  if (!IsInOrder(einsum.in_memory)) {
+    permute(einsum.in_memory);
+    parts.push_back({"aten::contiguous", "", {Arg::Const(static_cast<int64_t>(at::MemoryFormat::Contiguous))}, type});
   }
-  if (is_permuted) now = emit("aten::permute", "", {Arg::Of(now), Arg::Const(is_copied ? from_memory : order)}, true);
+  permute(einsum.from_memory);
+  ValueId now = out->at(einsum.input);
+  for (Part& part : parts) {
+    part.args.insert(part.args.begin(), Arg::Of(now));
+    now = out->Emit(FindOperator(part.op, part.overload), std::move(part.args),
+                    &part == &parts.back() ? result.name : result.name + "_part", part.type, ValueId(), node);
+  }
   out->Map(node.outputs[0], now);
-  return layer;
+  return NodeId(layer);
 }
 
 // Ops on frozen tensors alone whose results only layers read, as weights and biases (L2).
