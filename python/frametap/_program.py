@@ -24,6 +24,7 @@ from frametap._formula import COMPARISONS, Formula
 
 __all__ = [
     "NODES",
+    "STEPS",
     "Again",
     "Block",
     "Branch",
@@ -75,13 +76,13 @@ class Ref:
     weight: bool = False  # a name in Program.weights, else a slot
 
     def __post_init__(self) -> None:
-        if unknown := {step for step, _ in self.path} - _STEPS.keys():
+        if unknown := {step for step, _ in self.path} - STEPS.keys():
             raise ValueError(f"a path has no step {unknown.pop()!r}")
 
     def follow(self, value: Any) -> Any:
         """Returns the value at the end of the path, which begins at `value`."""
         for step, key in self.path:
-            value = _STEPS[step](value, key)
+            value = STEPS[step](value, key)
         return value
 
     def __str__(self) -> str:
@@ -452,7 +453,7 @@ class Program:
     report: Report = Report()
 
 
-_STEPS = {
+STEPS = {
     "item": lambda value, key: value[key],
     "attr": getattr,
     "size": lambda value, i: value.size(i),

@@ -58,7 +58,9 @@ class SettledObjects:
         self._by_memory: dict[tuple[Any, ...], torch.Tensor] = {}
         self._kept: list[Any] = []  # objects whose identity is a key here
         if isinstance(function.owner, torch.nn.Module):
-            for name, tensor in _named_tensors(function.owner):
+            for name, tensor in itertools.chain(
+                function.owner.named_parameters(), function.owner.named_buffers()
+            ):
                 self._weight_names.setdefault(id(tensor), name)
                 if tensor.layout is torch.strided:
                     self._by_memory.setdefault(_memory(tensor), tensor)
@@ -179,11 +181,6 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _named_tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
 def _slot_key(effect: Mapping[str, Any]) -> Any:
     """Returns the attribute or key that the effect gives a new value, or None for other effects."""
     if effect["kind"] == "setattr":
@@ -213,9 +210,8 @@ def _item_of_dict(value: Any, key: Any) -> Any:
 
 
 SETTLED_STEPS: dict[str, Any] = {
-    "attr": getattr,
+    **prog.STEPS,
     "module_attr": getattr,
-    "item": lambda value, key: value[key],
     "key": lambda value, key: _item_of_dict(value, key),
     "global": lambda value, key: getattr(value, "__globals__", value)[key],
     "dict": lambda value, _: value.__dict__,
@@ -224,9 +220,6 @@ SETTLED_STEPS: dict[str, Any] = {
     "kw_default": lambda value, key: value.__kwdefaults__[key],
     "self": lambda value, _: value.__self__,
     "func": lambda value, _: value.__func__,
-    "size": lambda value, key: value.size(key),
-    "stride": lambda value, key: value.stride(key),
-    "length": lambda value, _: len(value),
     "grad": lambda value, _: value.grad,
     "key_at": lambda value, key: list(value)[key],
 }
