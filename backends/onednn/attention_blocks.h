@@ -8,29 +8,19 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
-#include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
 
 #include "backends/onednn/attention.h"
 #include "backends/onednn/scratchpad.h"
-
-// GCC's own header of AVX-512 reads registers that it did not set, on purpose.
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-#define FRAMETAP_WIDE_VECTORS __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#include "backends/onednn/wide_vectors.h"
 
 namespace frametap::onednn {
 namespace {
 
-constexpr int64_t kLanes = 16;          // floats of a vector
 constexpr int64_t kBlock = 2 * kLanes;  // queries, keys or features that are taken at a time
 constexpr int64_t kGrainOfAttention = int64_t{1} << 20;
 
@@ -98,37 +88,6 @@ Rows<T> RowsOf(const at::Tensor& x, int64_t head) {
           x.size(3)};
 }
 
-__mmask16 FirstFloats(int64_t n) { return static_cast<__mmask16>(n >= kLanes ? 0xFFFF : n <= 0 ? 0 : (1u << n) - 1); }
-
-// Transposes 16 rows of 16 elements of 32 bits.
-FRAMETAP_WIDE_VECTORS inline void Transpose(__m512i (&r)[kLanes]) {
-  __m512i t[kLanes];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  // Lane L of r[4 i + j] has column 4 L + j of rows 4 i to 4 i + 3.
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; ++j) {
-    const __m512i even = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88), odd = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xDD);
-    const __m512i even_too = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-    const __m512i odd_too = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xDD);
-    t[j] = _mm512_shuffle_i32x4(even, even_too, 0x88);
-    t[8 + j] = _mm512_shuffle_i32x4(even, even_too, 0xDD);
-    t[4 + j] = _mm512_shuffle_i32x4(odd, odd_too, 0x88);
-    t[12 + j] = _mm512_shuffle_i32x4(odd, odd_too, 0xDD);
-  }
-  std::memcpy(r, t, sizeof(r));
-}
-
 // A row of scores, which becomes probabilities times a number.
 template <class T>
 struct Scores {
@@ -139,7 +98,7 @@ struct Scores {
   T* to;
 };
 
-constexpr float kLog2E = 1.44269504F, kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 enum class MaskUse : uint8_t { kNone, kAdded, kReplaces };
 
@@ -172,18 +131,6 @@ FRAMETAP_WIDE_VECTORS inline __m512 Exponents(__m512 score, float scale, float g
   // With a mask the difference comes first: the least number would overflow.
   if (has_mask) return _mm512_mul_ps(_mm512_sub_ps(score, _mm512_set1_ps(greatest)), _mm512_set1_ps(kLog2E));
   return _mm512_fmadd_ps(score, _mm512_set1_ps(scale * kLog2E), _mm512_set1_ps(-greatest * kLog2E));
-}
-
-// Returns 2 to the power of x, which is at most 0. `polynomial`: of 2^x on [-0.5, 0.5], from the highest power on.
-template <size_t n>
-FRAMETAP_WIDE_VECTORS inline __m512 PowerOfTwo(__m512 x, const float (&polynomial)[n]) {
-  x = _mm512_max_ps(_mm512_set1_ps(-200), x);  // a NaN stays
-  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 rest = _mm512_sub_ps(x, whole);
-  __m512 y = _mm512_set1_ps(polynomial[0]);
-#pragma GCC unroll 8
-  for (size_t i = 1; i < n; ++i) y = _mm512_fmadd_ps(y, rest, _mm512_set1_ps(polynomial[i]));
-  return _mm512_scalef_ps(y, whole);
 }
 
 // The powers of a block of scores from `first` on, with zeros from `count` on.

@@ -11,6 +11,7 @@
 #include "backends/onednn/primitive.h"
 #include "backends/onednn/scratchpad.h"
 #include "backends/onednn/tiles.h"
+#include "backends/onednn/wide_linear.h"
 
 namespace frametap::onednn {
 namespace {
@@ -107,7 +108,8 @@ struct LayerKernel::Sized {
 LayerKernel::LayerKernel(Layer layer)
     : layer_(Ready(std::move(layer))),
       operands_(std::make_unique<Operands>(layer_)),
-      pixels_(PaysByPixel(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr) {}
+      pixels_(PaysByPixel(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr),
+      wide_(WideLinear::Takes(layer_) ? std::make_unique<WideLinear>(layer_) : nullptr) {}
 
 LayerKernel::~LayerKernel() = default;
 
@@ -260,6 +262,10 @@ void LayerKernel::ExecutePixels(const Extent& extent, const void* x, void* resul
 
 void LayerKernel::Execute(const Extent& extent, const void* x, const void* addend, void* result) {
   if (pixels_) return ExecutePixels(extent, x, result);
+  if (wide_) {
+    return wide_->Run(layer_, static_cast<const float*>(x), extent.sizes[0], static_cast<const float*>(addend),
+                      static_cast<float*>(result));
+  }
   const int threads = at::get_num_threads();
   std::shared_ptr<Sized> sized;
   std::unique_ptr<Binding> binding;
@@ -290,7 +296,7 @@ void LayerKernel::Execute(const Extent& extent, const void* x, const void* adden
 
 void LayerKernel::Prepare(at::IntArrayRef sizes) {
   const Extent extent = ExtentOf(sizes);
-  if (c10::multiply_integers(sizes) == 0) return;
+  if (c10::multiply_integers(sizes) == 0 || wide_) return;
   if (pixels_) {
     const Slabs slabs = SlabsOf(layer_, *pixels_, extent);
     return pixels_->Prepare({slabs.at_once * slabs.pixels, layer_.inputs()});

@@ -7,6 +7,7 @@
 //   K4  Weights, scales and bias are read, never written; they must not change.
 //   K5  A transposed convolution that tiles its result may run as a linear layer of its pixels (tiles.h), some rows of an image
 //       at a time.
+//   K6  A linear layer on float32 may have a kernel of ours for all sizes (wide_linear.h), and then no primitives.
 // Not here: the ops that become one (backends/quant/lower.cc); its description for oneDNN (primitive.h).
 #pragma once
 
@@ -27,6 +28,8 @@ struct KernelCounts {
   int64_t made = 0;     // primitives, in all
   int64_t dropped = 0;  // K1
 };
+
+class WideLinear;
 
 class LayerKernel {
  public:
@@ -68,6 +71,7 @@ class LayerKernel {
   Layer layer_;
   const std::unique_ptr<Operands> operands_;
   const std::unique_ptr<LayerKernel> pixels_;  // K5; null for other layers
+  const std::unique_ptr<WideLinear> wide_;     // K6; null for other layers
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Sized>> sized_;  // the one used last first
   std::vector<std::weak_ptr<dnnl_memory>> packed_;

@@ -112,12 +112,9 @@ struct Wide {
 
   template <bool has_mask>
   FRAMETAP_WIDE_VECTORS static float Exponentiate(const Scores<float>& s, float greatest, int64_t padded) {
-    // Its greatest error is 7.5e-8 of the result.
-    static constexpr float kPolynomial[] = {0.001327642663F, 0.009675529247F, 0.05550713294F,
-                                            0.2402211995F,   0.6931469671F,   1.000000072F};
     Powers sums{{_mm512_setzero_ps(), _mm512_setzero_ps()}}, powers;
     for (int64_t i = 0; i < padded; i += kBlock) {
-      PowersOf<has_mask>(s, i, greatest, kPolynomial, &powers, &sums);
+      PowersOf<has_mask>(s, i, greatest, kPowersOfTwo, &powers, &sums);
       _mm512_store_ps(s.to + i, powers.x[0]);
       _mm512_store_ps(s.to + i + kLanes, powers.x[1]);
     }

@@ -54,6 +54,7 @@ int64_t FewestQueries(int64_t keys) { return std::max(kFewestQueries, std::min(k
 class AttentionTest : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override {
+    at::manual_seed(11);
     const bool is_ours = GetParam() == at::kFloat ? HasWideVectors() : HasBfloat16Products();
     if (!is_ours) GTEST_SKIP() << "torch's kernel is used on this processor";
   }
@@ -68,13 +69,13 @@ class AttentionTest : public testing::TestWithParam<at::ScalarType> {
     return made.slice(3, 0, features * step, step);
   }
 
-  // With bfloat16 each probability, and the result, are rounded to 8 bits.
+  // With bfloat16 each probability, and the result, are rounded to 8 bits. With float32, scores of 30 are rounded to 2e-6.
   void ExpectNear(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& v) const {
     ASSERT_EQ(got.sizes(), exact.sizes());
     ASSERT_EQ(got.scalar_type(), GetParam());
     const double largest = v.to(at::kDouble).abs().max().item<double>();
     EXPECT_LE((got.to(at::kDouble) - exact).abs().max().item<double>(),
-              largest * (GetParam() == at::kFloat ? 3e-6 : 0.01))
+              largest * (GetParam() == at::kFloat ? 5e-6 : 0.01))
         << exact.sizes() << v.strides();
   }
 

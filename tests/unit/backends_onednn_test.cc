@@ -5,16 +5,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/convolution.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/hardsigmoid.h>
-#include <ATen/ops/hardswish.h>
-#include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/movedim.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -26,6 +21,7 @@
 #include "backends/onednn/layer_kernel.h"
 #include "backends/onednn/library.h"
 #include "backends/onednn/tiles.h"
+#include "tests/unit/curved.h"
 
 namespace frametap::onednn {
 namespace {
@@ -40,34 +36,6 @@ at::Tensor Bytes(at::IntArrayRef sizes) { return at::randint(0, Limit(), sizes, 
 
 at::Tensor Real(const at::Tensor& bytes, const Quantization& q) {
   return (bytes.to(at::kDouble) - q.zero_point) * static_cast<double>(q.scale);
-}
-
-at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
-  switch (layer.curve) {
-    case Curve::kNone:
-      return x;
-    case Curve::kRelu:
-      return x.relu();
-    case Curve::kClamp:
-      return x.clamp(layer.low, layer.high);
-    case Curve::kHardswish:
-      return at::hardswish(x);
-    case Curve::kSwish:
-      return at::silu(x);
-    case Curve::kGelu:
-      return at::gelu(x);
-    case Curve::kGeluTanh:
-      return at::gelu(x, "tanh");
-    case Curve::kSigmoid:
-      return x.sigmoid();
-    case Curve::kHardsigmoid:
-      return at::hardsigmoid(x);
-    case Curve::kTanh:
-      return x.tanh();
-    case Curve::kLeakyRelu:
-      return at::leaky_relu(x, layer.low);
-  }
-  return x;
 }
 
 at::Tensor WeightOf(const Layer& layer) {
