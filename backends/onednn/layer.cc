@@ -3,6 +3,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace frametap::onednn {
 namespace {
 
@@ -29,6 +31,14 @@ int64_t OutputsAlong(const Layer& layer, size_t axis, int64_t size) {
 }
 
 }  // namespace
+
+bool Layer::IsOfPixels() const {
+  const auto all = [](const std::array<int64_t, 3>& numbers, int64_t number) {
+    return std::all_of(numbers.begin(), numbers.end(), [=](int64_t n) { return n == number; });
+  };
+  return is_convolution() && !is_transposed && groups == 1 && weight.numel() == inputs() * outputs() &&
+         all(stride, 1) && all(padding, 0);
+}
 
 Layer Folded(Layer layer) {
   at::Tensor scales = layer.scales.to(at::kDouble).mul(static_cast<double>(layer.x.scale));

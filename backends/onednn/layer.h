@@ -55,6 +55,7 @@ struct Layer {
   at::ScalarType result_type() const { return out ? at::kByte : gives_bfloat16 ? at::kBFloat16 : at::kFloat; }
   bool is_float() const { return weight.scalar_type() == at::kFloat; }
   bool is_convolution() const { return weight.dim() > 2; }
+  bool IsOfPixels() const;  // a convolution that is a linear layer of each pixel
   size_t axes() const { return static_cast<size_t>(weight.dim()) - 2; }
   int64_t window(size_t axis) const { return dilation[axis] * (weight.size(2 + static_cast<int64_t>(axis)) - 1) + 1; }
   int64_t outputs() const { return is_transposed ? weight.size(1) * groups : weight.size(0); }

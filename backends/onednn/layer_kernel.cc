@@ -108,8 +108,7 @@ struct LayerKernel::Sized {
 LayerKernel::LayerKernel(Layer layer)
     : layer_(Ready(std::move(layer))),
       operands_(std::make_unique<Operands>(layer_)),
-      pixels_(PaysByPixel(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr),
-      wide_(WideLinear::Takes(layer_) ? std::make_unique<WideLinear>(layer_) : nullptr) {}
+      pixels_(PaysByPixel(layer_) ? std::make_unique<LayerKernel>(LayerOfPixels(layer_)) : nullptr) {}
 
 LayerKernel::~LayerKernel() = default;
 
@@ -132,6 +131,25 @@ Extent LayerKernel::ExtentOf(at::IntArrayRef sizes) const {
   Extent extent{{1}};
   std::copy(sizes.begin(), sizes.end(), extent.sizes.begin() + (is_one ? 1 : 0));
   return extent;
+}
+
+namespace {
+
+// Rows, or pixels of all images.
+int64_t PixelsOf(const Extent& extent) {
+  int64_t pixels = extent.sizes[0];
+  for (size_t axis = 2; axis < extent.sizes.size() && extent.sizes[axis] > 0; ++axis) pixels *= extent.sizes[axis];
+  return pixels;
+}
+
+}  // namespace
+
+// K6
+const WideLinear* LayerKernel::WideFor(const Extent& extent) {
+  if (!WideLinear::Takes(layer_, PixelsOf(extent))) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!wide_) wide_ = std::make_unique<const WideLinear>(layer_);
+  return wide_.get();
 }
 
 // K2
@@ -262,9 +280,9 @@ void LayerKernel::ExecutePixels(const Extent& extent, const void* x, void* resul
 
 void LayerKernel::Execute(const Extent& extent, const void* x, const void* addend, void* result) {
   if (pixels_) return ExecutePixels(extent, x, result);
-  if (wide_) {
-    return wide_->Run(layer_, static_cast<const float*>(x), extent.sizes[0], static_cast<const float*>(addend),
-                      static_cast<float*>(result));
+  if (const WideLinear* wide = WideFor(extent)) {
+    return wide->Run(layer_, static_cast<const float*>(x), PixelsOf(extent), static_cast<const float*>(addend),
+                     static_cast<float*>(result));
   }
   const int threads = at::get_num_threads();
   std::shared_ptr<Sized> sized;
@@ -296,11 +314,12 @@ void LayerKernel::Execute(const Extent& extent, const void* x, const void* adden
 
 void LayerKernel::Prepare(at::IntArrayRef sizes) {
   const Extent extent = ExtentOf(sizes);
-  if (c10::multiply_integers(sizes) == 0 || wide_) return;
+  if (c10::multiply_integers(sizes) == 0) return;
   if (pixels_) {
     const Slabs slabs = SlabsOf(layer_, *pixels_, extent);
     return pixels_->Prepare({slabs.at_once * slabs.pixels, layer_.inputs()});
   }
+  if (WideFor(extent) != nullptr) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   Find(extent, at::get_num_threads());
 }

@@ -7,7 +7,8 @@
 //   K4  Weights, scales and bias are read, never written; they must not change.
 //   K5  A transposed convolution that tiles its result may run as a linear layer of its pixels (tiles.h), some rows of an image
 //       at a time.
-//   K6  A linear layer on float32 may have a kernel of ours for all sizes (wide_linear.h), and then no primitives.
+//   K6  Layers on float32 may run by a kernel of ours (wide_linear.h), which has no primitives. It packs the weights when it
+//       is first needed.
 // Not here: the ops that become one (backends/quant/lower.cc); its description for oneDNN (primitive.h).
 #pragma once
 
@@ -63,6 +64,7 @@ class LayerKernel {
   Extent ExtentOf(at::IntArrayRef sizes) const;
   void Execute(const Extent& extent, const void* x, const void* addend, void* result);
   void ExecutePixels(const Extent& extent, const void* x, void* result);
+  const WideLinear* WideFor(const Extent& extent);                 // null: a primitive runs
   std::shared_ptr<Sized> Find(const Extent& extent, int threads);  // under mutex_
   std::shared_ptr<Sized> Make(const Extent& extent, int threads);
   std::shared_ptr<dnnl_memory> Packed(const dnnl_memory_desc* wanted);
@@ -71,10 +73,10 @@ class LayerKernel {
   Layer layer_;
   const std::unique_ptr<Operands> operands_;
   const std::unique_ptr<LayerKernel> pixels_;  // K5; null for other layers
-  const std::unique_ptr<WideLinear> wide_;     // K6; null for other layers
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Sized>> sized_;  // the one used last first
   std::vector<std::weak_ptr<dnnl_memory>> packed_;
+  std::unique_ptr<const WideLinear> wide_;  // K6; made once, under mutex_
   int64_t made_ = 0, dropped_ = 0;
 };
 

@@ -11,19 +11,19 @@
 #include <utility>
 
 #include "backends/onednn/kept_memory.h"
-#include "backends/onednn/scratchpad.h"
 #include "backends/onednn/wide_curves.h"
 
 namespace frametap::onednn {
 namespace {
 
-constexpr int64_t kPanel = 2 * kLanes;            // outputs
-constexpr int64_t kMostRows = 14;                 // of a product: its sums are 28 of the 32 registers
-constexpr int64_t kPart = 384;                    // inputs: rows of x stay in the first cache, a panel in the second
-constexpr int64_t kBlockOfRows = 12 * kMostRows;  // so that their part of x stays in the second cache
+constexpr int64_t kPanel = 2 * kLanes;                // outputs
+constexpr int64_t kMostRows = 14;                     // of a product: its sums are 28 of the 32 registers
+constexpr int64_t kPart = 1024;                       // inputs: a panel stays in the second cache, with the next one
+constexpr int64_t kBlockOfRows = 12 * kMostRows;      // a part of their x stays there, too
 constexpr int64_t kGrainOfLinear = int64_t{1} << 20;  // multiplications that are worth a thread
-constexpr int64_t kBytesOfWay = 4096;                 // lines at this distance share a set of the first cache
 constexpr int64_t kBytesOfLine = 64;
+// Measured: for more pixels or fewer channels oneDNN's convolutions take up to a third less time.
+constexpr int64_t kMostPixels = 256, kFewestChannels = 128;
 
 int64_t PanelsOf(const Layer& layer) { return (layer.outputs() + kPanel - 1) / kPanel; }
 
@@ -110,25 +110,6 @@ constexpr std::array<FinishRows, sizeof...(curves)> EachCurve(std::index_sequenc
 }
 constexpr auto kFinish = EachCurve(std::make_index_sequence<static_cast<size_t>(Curve::kLeakyRelu) + 1>());
 
-// Rows of x with one part of the inputs.
-struct Part {
-  const float* x;
-  int64_t x_row;
-};
-
-// The rows at another distance, if their lines would drive each other out of the first cache.
-Part Spread(Part part, int64_t rows, int64_t inputs) {
-  constexpr int64_t kFewRows = 8;
-  if (rows <= kFewRows || part.x_row * static_cast<int64_t>(sizeof(float)) % kBytesOfWay != 0) return part;
-  const int64_t row = inputs + kBytesOfLine / static_cast<int64_t>(sizeof(float));
-  auto* const to =
-      static_cast<float*>(Scratchpad<WideLinear>::OfThread(static_cast<size_t>(rows * row) * sizeof(float)));
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * row, part.x + r * part.x_row, static_cast<size_t>(inputs) * sizeof(float));
-  }
-  return {to, row};
-}
-
 // The task of a thread: some panels for some rows.
 struct Task {
   const Layer& layer;
@@ -146,7 +127,6 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
   const int64_t inputs = std::min(kPart, layer.inputs() - first_input), panel = inputs * kPanel;
   const bool is_last = first_input + inputs == layer.inputs();
   const float* w = weights + first_input * PanelsOf(layer) * kPanel + from * panel;
-  const Part part = Spread({x + first_input, layer.inputs()}, rows, inputs);
   const FinishRows finish = kFinish[static_cast<size_t>(is_last ? layer.curve : Curve::kNone)];
   const int64_t groups = (rows + kMostRows - 1) / kMostRows;
   const int64_t step = (kPanel * static_cast<int64_t>(sizeof(float)) + groups - 1) / groups;
@@ -160,7 +140,8 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
     for (int64_t group = 0; group < groups; ++group, next += inputs * step) {
       const int64_t count = (rows - row) / (groups - group);
       Sums sums;
-      kMultiply[static_cast<size_t>(count - 1)]({part.x + row * part.x_row, part.x_row, w, inputs, next, step}, &sums);
+      kMultiply[static_cast<size_t>(count - 1)](
+          {x + row * layer.inputs() + first_input, layer.inputs(), w, inputs, next, step}, &sums);
       place.result = result + row * layer.outputs() + column;
       place.addend = addend == nullptr ? nullptr : addend + row * layer.outputs() + column;
       finish(sums, count, place);
@@ -196,8 +177,10 @@ FRAMETAP_WIDE_VECTORS void Pack(const Layer& layer, float* to) {
 
 }  // namespace
 
-bool WideLinear::Takes(const Layer& layer) {
-  return HasWideVectors() && layer.is_float() && !layer.is_convolution() && !layer.multiplies_bfloat16;
+bool WideLinear::Takes(const Layer& layer, int64_t rows) {
+  if (!layer.is_float() || layer.multiplies_bfloat16 || !HasWideVectors()) return false;
+  if (!layer.is_convolution()) return true;
+  return rows <= kMostPixels && layer.inputs() >= kFewestChannels && layer.IsOfPixels();
 }
 
 WideLinear::WideLinear(const Layer& layer) {
@@ -234,7 +217,7 @@ void WideLinear::Run(const Layer& layer, const float* x, int64_t rows, const flo
 
 namespace frametap::onednn {
 
-bool WideLinear::Takes(const Layer&) { return false; }
+bool WideLinear::Takes(const Layer&, int64_t) { return false; }
 WideLinear::WideLinear(const Layer&) { TORCH_CHECK(false, "linear: this processor has no AVX-512"); }
 void WideLinear::Run(const Layer&, const float*, int64_t, const float*, float*) const {}
 

@@ -14,8 +14,9 @@ namespace frametap::onednn {
 
 class WideLinear {
  public:
-  // A linear layer of float32, where the processor has the vectors.
-  static bool Takes(const Layer& layer);
+  // A linear layer of float32, or a convolution that is one of its few pixels, where the processor has the vectors.
+  // `rows`: or pixels, of all images.
+  static bool Takes(const Layer& layer, int64_t rows);
 
   explicit WideLinear(const Layer& layer);
 
