@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kPanel = 2 * kLanes;                // outputs
 constexpr int64_t kMostRows = 14;                     // of a product: its sums are 28 of the 32 registers
-constexpr int64_t kPart = 1024;                       // inputs: a panel stays in the second cache, with the next one
+constexpr int64_t kChunk = 384;                       // inputs that are added one after another, see D3
+constexpr int64_t kPart = 3 * kChunk;                 // inputs: a panel stays in the second cache, with the next one
 constexpr int64_t kBlockOfRows = 12 * kMostRows;      // a part of their x stays there, too
 constexpr int64_t kGrainOfLinear = int64_t{1} << 20;  // multiplications that are worth a thread
 constexpr int64_t kBytesOfLine = 64;
@@ -35,6 +36,7 @@ struct Product {
   int64_t inputs;
   const char* next;   // weights that are used later
   int64_t next_step;  // bytes of them to fetch for each input
+  bool adds;          // to the sums that are there
 };
 
 struct alignas(kBytesOfLine) Sums {
@@ -60,8 +62,11 @@ FRAMETAP_WIDE_VECTORS void Multiply(const Product& p, Sums* to) {
   }
 #pragma GCC unroll 14
   for (int64_t r = 0; r < rows; ++r) {
-    _mm512_store_ps(to->of[r], sums[r][0]);
-    _mm512_store_ps(to->of[r] + kLanes, sums[r][1]);
+#pragma GCC unroll 2
+    for (int64_t half = 0; half < 2; ++half) {
+      float* const place = to->of[r] + half * kLanes;
+      _mm512_store_ps(place, p.adds ? _mm512_add_ps(_mm512_load_ps(place), sums[r][half]) : sums[r][half]);
+    }
   }
 }
 
@@ -137,11 +142,15 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
     place.columns = layer.outputs() - column;
     place.bias = layer.bias.defined() ? layer.bias.const_data_ptr<float>() + column : nullptr;
     int64_t row = 0;
-    for (int64_t group = 0; group < groups; ++group, next += inputs * step) {
+    for (int64_t group = 0; group < groups; ++group) {
       const int64_t count = (rows - row) / (groups - group);
       Sums sums;
-      kMultiply[static_cast<size_t>(count - 1)](
-          {x + row * layer.inputs() + first_input, layer.inputs(), w, inputs, next, step}, &sums);
+      const float* const first = x + row * layer.inputs() + first_input;
+      for (int64_t done = 0; done < inputs; done += kChunk, next += kChunk * step) {
+        const Product product{first + done, layer.inputs(), w + done * kPanel, std::min(kChunk, inputs - done),
+                              next,         step,           done > 0};
+        kMultiply[static_cast<size_t>(count - 1)](product, &sums);
+      }
       place.result = result + row * layer.outputs() + column;
       place.addend = addend == nullptr ? nullptr : addend + row * layer.outputs() + column;
       finish(sums, count, place);

@@ -3,6 +3,8 @@
 //   D1  Results are the layer's (layer/Y2), up to the rounding of float32. Sums of one result do not depend on other rows, nor
 //       on the number of threads.
 //   D2  It has its own copy of the weights, in panels of 32 outputs. Runs of several threads share it.
+//   D3  The products of 384 inputs are added one after another, and then the sums of these. The error of longer rows would be
+//       twice as large.
 #pragma once
 
 #include <cstdint>

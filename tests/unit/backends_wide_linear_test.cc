@@ -59,8 +59,8 @@ class WideLinearTest : public ::testing::Test {
 
 TEST_F(WideLinearTest, D1_ResultsAreTheLayersForAnySizes) {
   int i = 0;
-  // Parts are of 1,024 inputs, panels of 32 outputs, products of 14 rows, and blocks of 168.
-  for (const int64_t inputs : {1, 15, 384, 1024, 1025, 2500}) {
+  // Parts are of 1,152 inputs, panels of 32 outputs, products of 14 rows, and blocks of 168.
+  for (const int64_t inputs : {1, 15, 384, 1024, 1153, 2500}) {
     for (const int64_t outputs : {1, 16, 31, 33, 100}) {
       for (const int64_t rows : {1, 2, 7, 13, 14, 15, 29, 168, 169, 500}) {
         Layer layer = Linear(inputs, outputs);
