@@ -34,38 +34,60 @@ struct Product {
   int64_t x_row;         // elements from a row to the next one
   const float* weights;  // [inputs][kPanel]
   int64_t inputs;
-  const char* next;   // weights that are used later
-  int64_t next_step;  // bytes of them to fetch for each input
-  bool adds;          // to the sums that are there
+  const char* next;  // weights that are used later
+  int64_t fetched;   // bytes of them to fetch for each input
+  bool adds;         // to the sums that are there
 };
 
 struct alignas(kBytesOfLine) Sums {
   float of[kMostRows][kPanel];
 };
 
+// Returns how many sums of one result are kept apart, as a product has to wait for the one before that it is added to.
+constexpr int64_t ChainsOf(int64_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+// Adds the products of one input to the sums of some rows.
+template <int64_t rows>
+FRAMETAP_WIDE_VECTORS inline void Step(const float* x, int64_t row, const float* weights, __m512 (&sums)[rows][2]) {
+  const __m512 low = _mm512_load_ps(weights), high = _mm512_load_ps(weights + kLanes);
+#pragma GCC unroll 14
+  for (int64_t r = 0; r < rows; ++r) {
+    const __m512 factor = _mm512_set1_ps(x[r * row]);
+    sums[r][0] = _mm512_fmadd_ps(factor, low, sums[r][0]);
+    sums[r][1] = _mm512_fmadd_ps(factor, high, sums[r][1]);
+  }
+}
+
 template <int64_t rows>
 FRAMETAP_WIDE_VECTORS void Multiply(const Product& p, Sums* to) {
-  __m512 sums[rows][2];
+  constexpr int64_t chains = ChainsOf(rows);
+  __m512 sums[chains][rows][2];
+#pragma GCC unroll 4
+  for (auto& chain : sums) {
 #pragma GCC unroll 14
-  for (auto& row : sums) row[0] = row[1] = _mm512_setzero_ps();
+    for (auto& row : chain) row[0] = row[1] = _mm512_setzero_ps();
+  }
   const float *x = p.x, *weights = p.weights;
   const char* next = p.next;
-  for (int64_t i = 0; i < p.inputs; ++i, ++x, weights += kPanel, next += p.next_step) {
-    const __m512 low = _mm512_load_ps(weights), high = _mm512_load_ps(weights + kLanes);
-    _mm_prefetch(next, _MM_HINT_T1);
-#pragma GCC unroll 14
-    for (int64_t r = 0; r < rows; ++r) {
-      const __m512 factor = _mm512_set1_ps(x[r * p.x_row]);
-      sums[r][0] = _mm512_fmadd_ps(factor, low, sums[r][0]);
-      sums[r][1] = _mm512_fmadd_ps(factor, high, sums[r][1]);
+  int64_t left = p.inputs;
+  for (; left >= chains; left -= chains) {
+#pragma GCC unroll 4
+    for (auto& chain : sums) {
+      _mm_prefetch(next, _MM_HINT_T1);
+      Step<rows>(x, p.x_row, weights, chain);
+      ++x, weights += kPanel, next += p.fetched;
     }
   }
+  for (; left > 0; --left, ++x, weights += kPanel) Step<rows>(x, p.x_row, weights, sums[0]);
 #pragma GCC unroll 14
   for (int64_t r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
     for (int64_t half = 0; half < 2; ++half) {
+      __m512 sum = sums[0][r][half];
+#pragma GCC unroll 4
+      for (int64_t chain = 1; chain < chains; ++chain) sum = _mm512_add_ps(sum, sums[chain][r][half]);
       float* const place = to->of[r] + half * kLanes;
-      _mm512_store_ps(place, p.adds ? _mm512_add_ps(_mm512_load_ps(place), sums[r][half]) : sums[r][half]);
+      _mm512_store_ps(place, p.adds ? _mm512_add_ps(_mm512_load_ps(place), sum) : sum);
     }
   }
 }
@@ -134,11 +156,14 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
   const float* w = weights + first_input * PanelsOf(layer) * kPanel + from * panel;
   const FinishRows finish = kFinish[static_cast<size_t>(is_last ? layer.curve : Curve::kNone)];
   const int64_t groups = (rows + kMostRows - 1) / kMostRows;
-  const int64_t step = (kPanel * static_cast<int64_t>(sizeof(float)) + groups - 1) / groups;
+  // One group alone reads each weight once and in order, which the processor foresees.
+  const bool fetches = groups > 1;
+  const int64_t fetched = fetches ? (kPanel * static_cast<int64_t>(sizeof(float)) + groups - 1) / groups : 0;
   Place place{nullptr, nullptr, layer.outputs(), nullptr, 0, first_input == 0, is_last, layer.low, layer.high};
   for (int64_t i = from; i < to; ++i, w += panel) {
     const int64_t column = i * kPanel;
-    const char* next = reinterpret_cast<const char*>(w + panel);  // a fetch beyond the last one does nothing
+    const char* next =
+        reinterpret_cast<const char*>(fetches ? w + panel : w);  // a fetch beyond the last one does nothing
     place.columns = layer.outputs() - column;
     place.bias = layer.bias.defined() ? layer.bias.const_data_ptr<float>() + column : nullptr;
     int64_t row = 0;
@@ -146,10 +171,12 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
       const int64_t count = (rows - row) / (groups - group);
       Sums sums;
       const float* const first = x + row * layer.inputs() + first_input;
-      for (int64_t done = 0; done < inputs; done += kChunk, next += kChunk * step) {
-        const Product product{first + done, layer.inputs(), w + done * kPanel, std::min(kChunk, inputs - done),
-                              next,         step,           done > 0};
+      for (int64_t done = 0; done < inputs;) {
+        const int64_t chunk = std::min(kChunk, inputs - done);
+        const Product product{first + done, layer.inputs(), w + done * kPanel, chunk, next, fetched, done > 0};
         kMultiply[static_cast<size_t>(count - 1)](product, &sums);
+        done += chunk;
+        next += chunk * fetched;
       }
       place.result = result + row * layer.outputs() + column;
       place.addend = addend == nullptr ? nullptr : addend + row * layer.outputs() + column;
