@@ -21,7 +21,7 @@
 #include "backends/onednn/layer_kernel.h"
 #include "backends/onednn/library.h"
 #include "backends/onednn/tiles.h"
-#include "tests/unit/curved.h"
+#include "tests/unit/onednn_fixture.h"
 
 namespace frametap::onednn {
 namespace {
@@ -164,15 +164,7 @@ std::string TextOf(const Layer& layer, const at::Tensor& x) {
   return text.str();
 }
 
-class Onednn : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(Load().ok()) << Load();
-    at::manual_seed(11);
-    at::set_num_threads(1);
-  }
-  const at::NoGradGuard no_grad_;
-};
+class Onednn : public OnednnFixture {};
 
 TEST_F(Onednn, AnyLayerIsWithinOneStepOfItsProducts) {
   for (int i = 0; i < 400; ++i) {

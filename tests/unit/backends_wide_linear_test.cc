@@ -20,7 +20,7 @@
 #include "backends/onednn/layer_kernel.h"
 #include "backends/onednn/library.h"
 #include "backends/onednn/wide_linear.h"
-#include "tests/unit/curved.h"
+#include "tests/unit/onednn_fixture.h"
 
 namespace frametap::onednn {
 namespace {
@@ -47,15 +47,7 @@ Layer CurveAlone(Curve curve) {
   return layer;
 }
 
-class WideLinearTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_TRUE(Load().ok()) << Load();
-    at::manual_seed(11);
-    at::set_num_threads(1);
-  }
-  const at::NoGradGuard no_grad_;
-};
+class WideLinearTest : public OnednnFixture {};
 
 TEST_F(WideLinearTest, D1_ResultsAreTheLayersForAnySizes) {
   int i = 0;

@@ -1,16 +1,31 @@
-// Curves of layers, by torch's functions.
+// For tests of the kernels of backends/onednn: their common set-up, and curves by torch's functions.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/silu.h>
 
+#include <gtest/gtest.h>
+
 #include "backends/onednn/layer.h"
+#include "backends/onednn/library.h"
 
 namespace frametap::onednn {
+
+class OnednnFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(Load().ok()) << Load();
+    at::manual_seed(11);
+    at::set_num_threads(1);
+  }
+  const at::NoGradGuard no_grad_;
+};
 
 inline at::Tensor Curved(const at::Tensor& x, const Layer& layer) {
   switch (layer.curve) {
