@@ -106,24 +106,23 @@ struct Place {
   const float* addend;  // null: there is none
   int64_t row;          // elements from a row to the next one
   const float* bias;    // null: there is none
-  int64_t columns;      // of the panel; the rest of it is padding
-  bool is_first, is_last;
-  float low, high;  // of the curve
+  int64_t columns;      // of the result from here on; the rest of a panel is padding
+  bool is_first;        // else the sums are added to those that are there
+  float low, high;      // of the curve
 };
 
 template <Curve curve>
 FRAMETAP_WIDE_VECTORS void Finish(const Sums& sums, int64_t rows, const Place& place) {
-  for (int64_t half = 0; half < kPanel; half += kLanes) {
+  for (int64_t half = 0; half < std::min(kPanel, place.columns); half += kLanes) {
     const __mmask16 some = FirstFloats(place.columns - half);
-    if (some == 0) return;
-    const bool has_bias = place.is_last && place.bias != nullptr, has_addend = place.is_last && place.addend != nullptr;
-    const __m512 bias = has_bias ? _mm512_maskz_loadu_ps(some, place.bias + half) : _mm512_setzero_ps();
+    const __m512 bias = place.bias != nullptr ? _mm512_maskz_loadu_ps(some, place.bias + half) : _mm512_setzero_ps();
     for (int64_t r = 0; r < rows; ++r) {
       float* const to = place.result + r * place.row + half;
       __m512 y = _mm512_load_ps(sums.of[r] + half);
       if (!place.is_first) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, to));
-      if (has_bias) y = _mm512_add_ps(y, bias);
-      if (has_addend) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, place.addend + r * place.row + half));
+      if (place.bias != nullptr) y = _mm512_add_ps(y, bias);
+      if (place.addend != nullptr)
+        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, place.addend + r * place.row + half));
       _mm512_mask_storeu_ps(to, some, Curved<curve>(y, place.low, place.high));
     }
   }
@@ -159,13 +158,14 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
   // One group alone reads each weight once and in order, which the processor foresees.
   const bool fetches = groups > 1;
   const int64_t fetched = fetches ? (kPanel * static_cast<int64_t>(sizeof(float)) + groups - 1) / groups : 0;
-  Place place{nullptr, nullptr, layer.outputs(), nullptr, 0, first_input == 0, is_last, layer.low, layer.high};
+  // The last part finishes the sums.
+  const float* const bias = is_last && layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr;
+  const float* const added = is_last ? addend : nullptr;
+  const auto from_on = [](const float* data, int64_t place) { return data == nullptr ? nullptr : data + place; };
   for (int64_t i = from; i < to; ++i, w += panel) {
     const int64_t column = i * kPanel;
     const char* next =
         reinterpret_cast<const char*>(fetches ? w + panel : w);  // a fetch beyond the last one does nothing
-    place.columns = layer.outputs() - column;
-    place.bias = layer.bias.defined() ? layer.bias.const_data_ptr<float>() + column : nullptr;
     int64_t row = 0;
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t count = (rows - row) / (groups - group);
@@ -178,9 +178,10 @@ void Task::RunPart(int64_t first_input, int64_t from, int64_t to) const {
         done += chunk;
         next += chunk * fetched;
       }
-      place.result = result + row * layer.outputs() + column;
-      place.addend = addend == nullptr ? nullptr : addend + row * layer.outputs() + column;
-      finish(sums, count, place);
+      const int64_t at = row * layer.outputs() + column;
+      finish(sums, count,
+             {result + at, from_on(added, at), layer.outputs(), from_on(bias, column), layer.outputs() - column,
+              first_input == 0, layer.low, layer.high});
       row += count;
     }
   }
