@@ -117,4 +117,8 @@ void AddTraceback(PyFunctionObject* function, int offset);
 // "" if the running interpreter is the one this was built for, else a sentence for the user.
 const char* VersionProblem();
 
+// Returns whether an except* statement puts a single exception that its clauses raised into a group. CPython did so
+// before 3.11.4.
+bool GroupsOneException();
+
 }  // namespace frametap

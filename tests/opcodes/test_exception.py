@@ -352,6 +352,20 @@ def program_except_star_raises():
         raise RuntimeError("from handler")
 
 
+def program_except_star_raises_alone():
+    try:
+        raise ExceptionGroup("g", [ValueError(1)])
+    except* ValueError:
+        raise RuntimeError("from handler")
+
+
+def program_except_star_raises_a_group_alone():
+    try:
+        raise ExceptionGroup("g", [ValueError(1), KeyError(2)])
+    except* (ValueError, KeyError):
+        raise ExceptionGroup("h", [OSError(3)])
+
+
 def program_except_star_raises_again():
     group = ExceptionGroup("g", [ValueError(1), ExceptionGroup("n", [KeyError(2), ValueError(3)])])
     group.add_note("a note")

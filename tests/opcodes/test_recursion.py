@@ -103,6 +103,10 @@ class Thing:
     def value(self) -> Any:
         return self.again()
 
+    @value.setter
+    def value(self, new: object) -> None:
+        self.again()
+
     def method(self, *args: object) -> Any:
         return self.again()
 
@@ -269,9 +273,7 @@ WAYS: dict[str, Callable[[Again], Any]] = {
     "yield from": through_yield_from,
     "await": through_await,
     "except": through_handler,
-    "setattr": lambda again: setattr(
-        type("T", (), {"x": property(None, again_2(again))})(), "x", 1
-    ),
+    "setattr": lambda again: setattr(Thing(again), "value", 1),
     "iter": lambda again: iter(type("T", (), {"__iter__": lambda self: iter([again()])})()),
     "sorted with __lt__": lambda again: sorted([Thing(again), Thing(again)]),
     "abs": lambda again: abs(type("T", (), {"__abs__": lambda self: again()})()),

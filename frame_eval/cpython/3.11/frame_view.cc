@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "frame_eval/cpython/3.11/decode.h"
@@ -325,6 +324,8 @@ const char* VersionProblem() {
   }
   return "";
 }
+
+bool GroupsOneException() { return Py_Version < 0x030B04F0; }
 
 bool StoresAttribute(PyCodeObject* code, PyObject* name) {
   int wanted = -1;

@@ -1,6 +1,7 @@
 // Raising, handling, and the `with` statement. The handled exception is the thread's exc_info, as in CPython.
 #include <unordered_set>
 
+#include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter/interpreter.h"
 #include "frame_eval/interpreter/opcodes/names.h"
@@ -227,7 +228,8 @@ PyObject* AfterClauses(PyObject* group, PyObject* exceptions) {
     if (PyList_GET_SIZE(raised) == 0) {
       result = Py_NewRef(through);
     } else if (through == Py_None || PyList_Append(raised, through) == 0) {
-      result = PyList_GET_SIZE(raised) == 1 ? Py_NewRef(PyList_GET_ITEM(raised, 0)) : MakeGroup(raised);
+      bool alone = PyList_GET_SIZE(raised) == 1 && !GroupsOneException();
+      result = alone ? Py_NewRef(PyList_GET_ITEM(raised, 0)) : MakeGroup(raised);
     }
     Py_DECREF(through);
   }
