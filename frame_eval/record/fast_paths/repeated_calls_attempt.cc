@@ -13,9 +13,9 @@
 #include "guards/objects/kept_warnings.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/thread_end.h"
-#include "guards/objects/torch_tensor.h"
 #include "ir/graph/builtin_op.h"
 #include "ir/graph/literal.h"
+#include "ir/graph/walk.h"
 
 namespace frametap {
 
@@ -184,15 +184,12 @@ Arg RepeatedCalls::Attempt::Now(const Arg& was, c10::IValue* value, const c10::T
 
 // Whether a size in it was fixed after the call had asked for it: it would be a constant now.
 bool RepeatedCalls::Attempt::HasFixedSize(ValueId number) {
-  const Value& value = trace_.aten.graph().value(number);
-  if (!value.def.valid()) {
-    const SourceId source = trace_.aten.tensors.SourceOfInput(number);
-    return source.valid() && IsNumber(trace_.guards.accessor(source)) && trace_.guards.IsFixed(source);
-  }
-  const Node& node = trace_.aten.graph().node(value.def);
-  bool has_fixed = false;
-  if (node.is_scalar()) ForEachUse(node.args, [&](ValueId use) { has_fixed = has_fixed || HasFixedSize(use); });
-  return has_fixed;
+  return !WalkOperands(trace_.aten.graph(), number, [&](ValueId id, const Node* node) {
+    if (node != nullptr) return node->is_scalar() ? Walk::kOn : Walk::kNotBelow;
+    const SourceId source = trace_.aten.tensors.SourceOfInput(id);
+    const bool is_fixed = source.valid() && IsNumber(trace_.guards.accessor(source)) && trace_.guards.IsFixed(source);
+    return is_fixed ? Walk::kEnd : Walk::kOn;
+  });
 }
 
 ValueId RepeatedCalls::Attempt::NumberNow(ValueId was) {

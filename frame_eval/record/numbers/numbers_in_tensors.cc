@@ -9,10 +9,10 @@
 #include "frame_eval/record/numbers/symbolic_args.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/trace.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
+#include "ir/graph/walk.h"
 #include "ir/ops/op_rows.h"
 #include "ir/ops/plain_function.h"
 
@@ -186,13 +186,12 @@ bool ConvertTensor(Trace& trace, Call& call, bool) {
   return true;
 }
 
-// Returns the element of a tensor of one int that was computed from ints alone, as by torch.div(x.size(0), 2,
-// rounding_mode="trunc"), or none.
-std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
-  const Type& type = trace.aten.graph().value(tensor).type;
+using IntsInTensors = absl::flat_hash_map<ValueId, IntTerm>;
+
+// Returns the element of a tensor of one int that an op has computed from numbers and from `known` tensors, or none.
+static std::optional<IntTerm> IntOfOp(Trace& trace, ValueId tensor, const IntsInTensors& known) {
   const NodeId def = trace.aten.graph().value(tensor).def;
-  const bool is_element = type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
-  if (!is_element || !def.valid() || trace.aten.memory.MayBeWritten(tensor)) return std::nullopt;
+  if (!def.valid() || trace.aten.memory.MayBeWritten(tensor)) return std::nullopt;
   const Node node = trace.aten.graph().node(def);  // a copy: terms add nodes
   if (!node.op) return std::nullopt;
   const OpRow row = OpRowOf(*node.op);
@@ -205,7 +204,8 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
     if (trace.aten.graph().value(arg.value).type.kind == Type::Kind::kInt) {
       return IntTerm::Of(Canonical(trace, Shadow{Shadow::Kind::kValue, arg.value.raw()}));
     }
-    return IntInTensor(trace, arg.value);
+    const auto operand = known.find(arg.value);
+    return operand != known.end() ? std::optional(operand->second) : std::nullopt;
   };
   const auto is_const = [&](size_t at, const c10::IValue& wanted) {
     return node.args[at].kind == Arg::Kind::kConst && node.args[at].constant == wanted;
@@ -221,6 +221,30 @@ std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   // Towards zero and downwards are one direction for these.
   const bool rounds_down = IsNotNegative(trace, *a) && b->is_constant() && b->constant > 0;
   return is_quotient && !rounds_down ? std::nullopt : IntOp(trace, row.of_ints, *a, *b);
+}
+
+// Returns the element of a tensor of one int that was computed from ints alone, as by torch.div(x.size(0), 2,
+// rounding_mode="trunc"), or none.
+std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
+  const Graph& graph = trace.aten.graph();
+  std::vector<ValueId> elements;
+  WalkOperands(graph, tensor, [&](ValueId id, const Node*) {
+    const Type& type = graph.value(id).type;
+    if (type.kind != Type::Kind::kTensor || type.dtype != c10::ScalarType::Long || !type.sizes.empty()) {
+      return Walk::kNotBelow;
+    }
+    elements.push_back(id);
+    return Walk::kOn;
+  });
+  std::sort(elements.begin(), elements.end());  // each after its operands
+  IntsInTensors known;
+  for (const ValueId id : elements) {
+    const std::optional<IntTerm> term = IntOfOp(trace, id, known);
+    if (!term) return std::nullopt;
+    known.emplace(id, *term);
+  }
+  const auto found = known.find(tensor);
+  return found != known.end() ? std::optional(found->second) : std::nullopt;
 }
 
 // With few elements, each is a number of the graph. Their count is fixed, unless it is known to differ from call to

@@ -1,13 +1,10 @@
 #include "frame_eval/record/semantics/predicted_calls.h"
 
 #include <algorithm>
-#include <string>
-#include <utility>
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
-#include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/own_dicts.h"
@@ -15,10 +12,10 @@
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/segment/cached_functions.h"
 #include "guards/objects/torch_tensor.h"
-#include "guards/objects/value.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/dcheck.h"
+#include "ir/graph/walk.h"
 
 namespace frametap {
 namespace {
@@ -39,17 +36,17 @@ PyObject* LentBy(const Trace& trace, PyObject* object) {
 // Whether a number is computed from sizes and arguments alone, which are known before a graph runs.
 bool IsKnownAtEntry(const Trace& trace, ValueId value) {
   const Graph& graph = trace.aten.graph();
-  const NodeId def = graph.value(value).def;
-  if (!def.valid()) return trace.aten.tensors.SourceOfInput(value).valid() && graph.value(value).type.is_number();
-  const Node& node = graph.node(def);
-  if (!node.is_scalar() || IsAssumption(node.builtin_op)) return false;
-  if (node.builtin_op == BuiltinOp::kSize || node.builtin_op == BuiltinOp::kListItem) return false;
-  bool is_known = true;
-  for (const Arg& arg : node.args) {
-    is_known = is_known && (arg.kind == Arg::Kind::kValue ? IsKnownAtEntry(trace, arg.value)
-                                                          : arg.constant.isInt() || arg.constant.isDouble());
-  }
-  return is_known;
+  const auto is_number = [](const Arg& arg) {
+    return arg.kind == Arg::Kind::kValue || arg.constant.isInt() || arg.constant.isDouble();
+  };
+  const auto is_known = [&](ValueId id, const Node* node) {
+    if (node == nullptr) return trace.aten.tensors.SourceOfInput(id).valid() && graph.value(id).type.is_number();
+    const BuiltinOp op = node->builtin_op;
+    return node->is_scalar() && !IsAssumption(op) && op != BuiltinOp::kSize && op != BuiltinOp::kListItem &&
+           std::all_of(node->args.begin(), node->args.end(), is_number);
+  };
+  return WalkOperands(graph, value,
+                      [&](ValueId id, const Node* node) { return is_known(id, node) ? Walk::kOn : Walk::kEnd; });
 }
 
 bool IsKnownAtEntry(const Trace& trace, Shadow shadow) {
