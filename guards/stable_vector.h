@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstddef>
 #include <iterator>
-#include <memory>
 #include <utility>
 #include <vector>
 

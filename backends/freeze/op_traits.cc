@@ -12,7 +12,6 @@ namespace frametap::freeze {
 namespace {
 
 using quant::Family;
-using quant::Is;
 
 }  // namespace
 

@@ -10,7 +10,6 @@
 // Not here: when graphs are recorded; what runs them (quant_backend.h).
 #pragma once
 
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"

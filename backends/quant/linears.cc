@@ -10,7 +10,6 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
-#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"

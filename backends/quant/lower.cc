@@ -8,8 +8,6 @@
 // Not here: the patterns (patterns.h), copies of residuals that are written over (accumulators.h).
 #include <c10/core/MemoryFormat.h>
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "backends/onednn/library.h"
 #include "backends/quant/accumulators.h"

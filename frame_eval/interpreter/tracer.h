@@ -16,8 +16,6 @@
 
 #include <Python.h>
 
-#include <vector>
-
 #include "frame_eval/interpreter/shadow.h"
 
 struct _PyInterpreterFrame;

@@ -4,7 +4,6 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "guards/objects/well_known_objects.h"
-#include "guards/ref.h"
 
 namespace frametap {
 namespace {

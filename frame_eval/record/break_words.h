@@ -7,7 +7,6 @@
 // Not here: the reasons (reasons.def), positions (frame_view.h).
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "frame_eval/interpreter/tracer.h"

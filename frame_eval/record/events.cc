@@ -33,7 +33,6 @@
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
-#include "ir/segment/frame_slot.h"
 
 namespace frametap {
 

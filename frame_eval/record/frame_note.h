@@ -6,8 +6,6 @@
 #include <bit>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"

@@ -3,7 +3,6 @@
 
 #include <Python.h>
 
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>

@@ -26,7 +26,6 @@
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
 #include "guards/objects/well_known_objects.h"
-#include "guards/throw_if_null.h"
 #include "ir/graph/eager_state.h"
 #include "ir/segment/frame_slot.h"
 

@@ -5,16 +5,13 @@
 
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
-#include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/shadow_check.h"
 #include "frame_eval/record/trace/array_nodes.h"
-#include "guards/throw_if_null.h"
 #include "ir/segment/frame_slot.h"
 
 namespace frametap {

@@ -12,7 +12,6 @@
 #include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/own_dicts.h"
-#include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
 #include "frame_eval/record/recorder.h"
 #include "frame_eval/record/semantics/elements.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "frame_eval/record/trace.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/graph/walk.h"
 #include "ir/ops/op_facts.h"

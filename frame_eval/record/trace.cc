@@ -8,6 +8,7 @@
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/dcheck.h"
+#include "ir/graph/eager_state.h"
 
 namespace frametap {
 

@@ -32,7 +32,6 @@
 #include "frame_eval/record/trace/aten_recorder.h"
 #include "frame_eval/record/trace/effects.h"
 #include "frame_eval/record/trace/thread_changes.h"
-#include "frame_eval/segment/reasons.h"
 #include "frame_eval/segment/segment.h"
 #include "guards/collect/guard_recorder.h"
 

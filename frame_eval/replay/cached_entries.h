@@ -5,7 +5,6 @@
 #pragma once
 
 #include "frame_eval/segment/segment.h"
-#include "guards/check/guard_tree.h"
 
 namespace frametap {
 

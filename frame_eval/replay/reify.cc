@@ -5,26 +5,17 @@
 #include <optional>
 
 #include "absl/hash/hash.h"
-#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/interpreter/hook.h"
 #include "frame_eval/replay/commit.h"
 #include "frame_eval/replay/faults.h"
-#include "frame_eval/replay/rollback.h"
-#include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/graph_inputs.h"
 #include "frame_eval/segment/new_objects.h"
-#include "frame_eval/state/aten_pause.h"
-#include "guards/cpython/watch.h"
 #include "guards/objects/dict_write.h"
-#include "guards/objects/kept_warnings.h"
 #include "guards/objects/namespaces.h"
-#include "guards/objects/thread_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "ir/dcheck.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/ops/below_autograd.h"
 
 namespace frametap {
 namespace {

@@ -15,7 +15,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <memory>
 #include <vector>
 
 #include "frame_eval/segment/segment.h"

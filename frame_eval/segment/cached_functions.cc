@@ -3,8 +3,9 @@
 #include <bit>
 #include <cstdint>
 
+#include "guards/objects/dict_read.h"
 #include "guards/objects/well_known_objects.h"
-#include "guards/throw_if_null.h"
+#include "guards/ref.h"
 
 namespace frametap {
 namespace {

@@ -6,9 +6,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "guards/cpython/cached_function.h"
-#include "guards/objects/dict_read.h"
-#include "guards/ref.h"
-#include "ir/segment/segment_ir.h"
 
 namespace frametap {
 

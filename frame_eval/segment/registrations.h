@@ -9,7 +9,6 @@
 #include <Python.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace frametap {

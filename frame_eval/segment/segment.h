@@ -20,7 +20,6 @@
 #include "frame_eval/segment/entry_point.h"
 #include "frame_eval/segment/graph_inputs.h"
 #include "frame_eval/segment/places.h"
-#include "frame_eval/segment/reasons.h"
 #include "frame_eval/segment/registrations.h"
 #include "frame_eval/segment/weak_tensor.h"
 #include "guards/check/guard_tree.h"

@@ -7,7 +7,6 @@
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "guards/objects/import.h"
-#include "guards/ref.h"
 #include "guards/throw_if_null.h"
 
 namespace frametap {

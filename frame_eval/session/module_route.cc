@@ -5,8 +5,8 @@
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "guards/cpython/watch.h"
 #include "guards/kinds/no_hooks.h"
-#include "guards/objects/import.h"
 #include "guards/objects/well_known_objects.h"
+#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -5,12 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "frame_eval/checks/self_checking.h"
+#include "frame_eval/cpython/signals.h"
+#include "frame_eval/interpreter/hook.h"
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/library_code.h"
-#include "frame_eval/session/session_parts.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/text/text.h"
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "frame_eval/segment/entry_point.h"
+#include "frame_eval/segment/reasons.h"
 #include "frame_eval/segment/segment.h"
 #include "frame_eval/session/refused_call.h"
 

@@ -5,7 +5,6 @@
 #include "frame_eval/interpreter/hook.h"
 #include "frame_eval/replay/faults.h"
 #include "frame_eval/segment/error_classes.h"
-#include "frame_eval/segment/event_log.h"
 
 namespace frametap {
 namespace {

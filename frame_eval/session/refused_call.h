@@ -9,8 +9,8 @@
 #include <string>
 
 #include "frame_eval/cpython/frame_view.h"
+#include "frame_eval/segment/reasons.h"
 #include "frame_eval/segment/segment.h"
-#include "guards/check/guard_tree.h"
 #include "guards/ref.h"
 
 namespace frametap {

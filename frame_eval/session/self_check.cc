@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "frame_eval/checks/fault_observer.h"
+#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/signals.h"
-#include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/replay/cached_entries.h"
 #include "frame_eval/replay/run_graph.h"
 #include "ir/dcheck.h"

@@ -8,9 +8,6 @@
 // FRAMETAP_SELF_CHECK and where the environment says FRAMETAP_SELF_CHECK=1; 0 switches it off.
 #pragma once
 
-#include <string>
-
-#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/segment/segment.h"
 
 namespace frametap {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/cpython/exception_table.h"
@@ -15,7 +14,6 @@
 #include "frame_eval/record/shadow_check.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/kernel_nodes.h"
-#include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/value.h"

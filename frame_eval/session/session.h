@@ -25,7 +25,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -36,7 +35,6 @@
 #include "frame_eval/record/recorder.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/replay/faults.h"
-#include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/segment.h"
 #include "frame_eval/session/frame_restorer.h"
 #include "frame_eval/session/library_code.h"

@@ -8,12 +8,9 @@
 #include "frame_eval/record/finish/freeze.h"
 #include "frame_eval/record/shadow_check.h"
 #include "frame_eval/replay/recorded_values.h"
-#include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
 #include "frame_eval/segment/event_log.h"
-#include "frame_eval/session/library_code.h"
 #include "frame_eval/session/session_parts.h"
-#include "guards/objects/torch_tensor.h"
 #include "ir/dcheck.h"
 #include "ir/text/text.h"
 

@@ -1,7 +1,6 @@
 // The part of Session that follows the function under a cache before the program asks the cache (predicted_calls.h).
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

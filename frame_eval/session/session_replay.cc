@@ -9,6 +9,7 @@
 #include "frame_eval/replay/cached_entries.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
+#include "frame_eval/segment/error_classes.h"
 #include "frame_eval/session/self_check.h"
 #include "frame_eval/session/session_parts.h"
 

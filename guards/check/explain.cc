@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "guards/check/explain.h"
-#include "guards/collect/frozen_guards.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/value.h"

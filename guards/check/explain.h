@@ -1,7 +1,6 @@
 // Guards and misses in words, by the slow way: every path is followed from the roots, without caches.
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 

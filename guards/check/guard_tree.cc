@@ -9,7 +9,6 @@
 #include "guards/check/guard_tree.h"
 
 #include <optional>
-#include <utility>
 
 #include "guards/check/check_plan.h"
 #include "guards/check/explain.h"

@@ -6,7 +6,6 @@
 
 #include <Python.h>
 
-#include <cstdint>
 #include <deque>
 #include <vector>
 

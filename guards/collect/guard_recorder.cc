@@ -1,6 +1,5 @@
 #include "guards/collect/guard_recorder.h"
 
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "guards/kinds/roots.h"
 #include "guards/kinds/tensor.h"
 #include "guards/kinds/type.h"
-#include "guards/kinds/world.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "ir/dcheck.h"

@@ -22,9 +22,7 @@
 #include "guards/kinds/tensor_read.h"
 #include "guards/kinds/world.h"
 #include "guards/objects/size_mark.h"
-#include "guards/ref.h"
 #include "ir/segment/predicate.h"
-#include "ir/segment/segment_ir.h"
 #include "ir/segment/source.h"
 #include "ir/symbols/number_expr.h"
 

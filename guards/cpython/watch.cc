@@ -1,7 +1,5 @@
 #include "guards/cpython/watch.h"
 
-#include <cstddef>
-
 #include "guards/ref.h"
 #include "guards/throw_if_null.h"
 

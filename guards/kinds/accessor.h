@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "guards/objects/dict_read.h"
 #include "guards/ref.h"

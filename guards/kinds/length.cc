@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/watch.h"
-#include "guards/objects/value.h"
 
 namespace frametap {
 

@@ -4,7 +4,6 @@
 #include "guards/cpython/watch.h"
 #include "guards/kinds/needs_python.h"
 #include "guards/objects/value.h"
-#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

@@ -1,7 +1,6 @@
 #include "guards/kinds/relation.h"
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "absl/strings/str_cat.h"

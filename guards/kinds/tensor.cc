@@ -1,7 +1,5 @@
 #include "guards/kinds/tensor.h"
 
-#include <c10/core/TensorImpl.h>
-
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -9,7 +7,6 @@
 #include "absl/types/span.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
-#include "ir/graph/type.h"
 
 namespace frametap {
 

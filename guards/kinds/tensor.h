@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "guards/kinds/guard.h"
 #include "guards/kinds/tensor_read.h"

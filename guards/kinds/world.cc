@@ -21,7 +21,6 @@
 #include "guards/ref.h"
 #include "guards/throw_if_null.h"
 #include "ir/autocast.h"
-#include "ir/segment/state.h"
 
 namespace frametap {
 

@@ -1,7 +1,6 @@
 #include "guards/objects/dict_read.h"
 
 #include "guards/cpython/hash_probe.h"
-#include "guards/cpython/watch.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"

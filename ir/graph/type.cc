@@ -1,7 +1,5 @@
 #include "ir/graph/type.h"
 
-#include <array>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 

@@ -1,6 +1,5 @@
 #include "ir/ops/op_facts.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/jit_type.h>
 

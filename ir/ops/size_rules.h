@@ -9,7 +9,6 @@
 // Not here: sizes of inputs, and what a graph does with the answer (frame_eval).
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ir/ops/gives_argument.h"
-#include "ir/ops/op_facts.h"
 #include "ir/ops/op_rows.h"
 
 namespace frametap {

@@ -7,7 +7,6 @@
 // Not here: what the guards mean at run time (guards/).
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

@@ -22,7 +22,6 @@
 #include "ir/segment/segment_ir.h"
 #include "ir/text/lexer.h"
 #include "ir/text/size_reader.h"
-#include "ir/text/verify.h"
 
 namespace frametap {
 

@@ -13,6 +13,7 @@
 #include "ir/graph/literal.h"
 #include "ir/text/parse.h"
 #include "ir/text/text.h"
+#include "ir/text/verify.h"
 
 namespace frametap {
 namespace {

@@ -3,6 +3,7 @@
 
 #include "backends/callable/values.h"
 #include "backends/quant/quantize.h"
+#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/checks/stress.h"
 #include "frame_eval/cpython/frame_view.h"
 #include "frame_eval/cpython/truth_test.h"
@@ -11,13 +12,10 @@
 #include "frame_eval/record/fast_paths/module_calls.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/trace/aten_recorder.h"
-#include "frame_eval/replay/reify.h"
 #include "frame_eval/replay/run_graph.h"
+#include "frame_eval/segment/error_classes.h"
 #include "frame_eval/segment/event_log.h"
 #include "frame_eval/session/compiled_function.h"
-#include "frame_eval/session/self_check.h"
-#include "frame_eval/session/session.h"
-#include "guards/collect/frozen_guards.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "ir/ops/dispatcher_door.h"
@@ -25,7 +23,6 @@
 #include "ir/segment/state.h"
 #include "ir/text/text.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/errors.h"
 #include "python/bindings/segment_rows.h"
 
 namespace frametap {

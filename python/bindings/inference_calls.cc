@@ -19,13 +19,12 @@
 #include "frame_eval/session/module_route.h"
 #include "frame_eval/session/session.h"
 #include "guards/kinds/world.h"
-#include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/ref.h"
+#include "guards/throw_if_null.h"
 #include "ir/autocast.h"
 #include "python/bindings/bindings.h"
-#include "python/bindings/errors.h"
 #include "python/bindings/plain_layers.h"
 
 namespace frametap {

@@ -1,5 +1,5 @@
+#include "frame_eval/checks/self_checking.h"
 #include "frame_eval/interpreter/opcodes/names.h"
-#include "frame_eval/session/self_check.h"
 #include "ir/leaks.h"
 #include "python/bindings/bindings.h"
 

@@ -4,16 +4,11 @@
 
 #include "backends/callable/values.h"
 #include "frame_eval/cpython/frame_view.h"
-#include "frame_eval/cpython/truth_test.h"
 #include "frame_eval/segment/new_objects.h"
-#include "guards/collect/frozen_guards.h"
 #include "guards/objects/torch_tensor.h"
-#include "guards/objects/well_known_objects.h"
 #include "ir/segment/predicate.h"
 #include "ir/segment/rows.h"
 #include "ir/segment/state.h"
-#include "ir/text/text.h"
-#include "python/bindings/errors.h"
 
 namespace frametap {
 

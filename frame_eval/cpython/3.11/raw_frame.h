@@ -8,6 +8,8 @@
 
 #include <Python.h>
 
+#include <initializer_list>
+
 #include "frame_eval/cpython/3.11/layout.h"
 #include "frame_eval/interpreter/interpreter.h"
 

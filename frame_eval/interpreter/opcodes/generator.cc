@@ -1,7 +1,6 @@
 // Leaving frames, generators, coroutines.
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/interpreter/interpreter.h"
-#include "frame_eval/interpreter/opcodes/names.h"
 
 namespace frametap::opcodes {
 namespace {

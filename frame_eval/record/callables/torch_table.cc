@@ -1,8 +1,6 @@
 // torch: functions and methods that dispatch, facts of tensors, switches of state.
 #include <ATen/Context.h>
 
-#include <cstring>
-
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"

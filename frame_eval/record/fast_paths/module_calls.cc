@@ -16,7 +16,6 @@
 #include "frame_eval/record/semantics/attributes.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/semantics/containers.h"
-#include "frame_eval/record/trace.h"
 #include "guards/kinds/no_hooks.h"
 #include "guards/objects/import.h"
 #include "guards/objects/well_known_objects.h"

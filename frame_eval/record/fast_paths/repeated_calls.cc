@@ -4,21 +4,15 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <functional>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "backends/reference/boxing.h"
 #include "frame_eval/checks/self_checking.h"
 #include "frame_eval/record/fast_paths/repeated_calls_attempt.h"
-#include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/foreign_operators.h"
 #include "frame_eval/record/sites.h"
-#include "frame_eval/record/trace.h"
-#include "guards/objects/kept_warnings.h"
-#include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "ir/graph/builtin_op.h"

@@ -1,15 +1,10 @@
 #include "frame_eval/record/finish/describe_instances.h"
 
-#include <algorithm>
-#include <cstring>
-
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/finish/describe.h"
 #include "frame_eval/record/finish/escapes.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/cpython/deque_view.h"

@@ -10,7 +10,6 @@
 #include "frame_eval/record/semantics/generators.h"
 #include "frame_eval/record/sites.h"
 #include "frame_eval/record/tensor_branch_guards.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/segment/changes.h"
 #include "guards/collect/frozen_guards.h"
 #include "guards/kinds/own_dict.h"

@@ -16,7 +16,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "frame_eval/interpreter/shadow.h"
-#include "ir/graph/builtin_op.h"
 #include "ir/symbols/size_expr.h"
 
 namespace frametap {

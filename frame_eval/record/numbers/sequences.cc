@@ -10,7 +10,6 @@
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 
 namespace frametap {

@@ -6,7 +6,6 @@
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/size_dependence.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"

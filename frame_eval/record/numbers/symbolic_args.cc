@@ -11,7 +11,6 @@
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"

@@ -5,7 +5,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/trace.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"
 

@@ -14,7 +14,6 @@
 #include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/shared_breaks.h"
-#include "frame_eval/record/trace.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"

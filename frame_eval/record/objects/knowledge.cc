@@ -19,7 +19,6 @@
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/sites.h"
-#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"

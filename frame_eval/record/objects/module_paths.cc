@@ -1,12 +1,9 @@
 #include "frame_eval/record/objects/module_paths.h"
 
-#include <string>
-
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/well_known_objects.h"
-#include "guards/throw_if_null.h"
 
 namespace frametap {
 namespace {

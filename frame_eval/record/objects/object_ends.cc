@@ -9,7 +9,6 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
-#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"

@@ -18,7 +18,6 @@
 
 #include "frame_eval/interpreter/shadow.h"
 #include "frame_eval/record/trace.h"
-#include "guards/objects/dict_write.h"
 #include "guards/ref.h"
 
 namespace frametap {

@@ -1,7 +1,5 @@
 #include "frame_eval/record/objects/own_dicts.h"
 
-#include <cstring>
-
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
@@ -10,7 +8,6 @@
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
-#include "frame_eval/record/trace.h"
 
 namespace frametap {
 namespace {

@@ -1,12 +1,10 @@
 #include "frame_eval/record/objects/quiet.h"
 
-#include <array>
-
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "guards/cpython/watch.h"
-#include "guards/objects/dict_read.h"
+#include "guards/objects/dict_write.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"

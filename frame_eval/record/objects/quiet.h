@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "guards/objects/dict_read.h"
-#include "guards/objects/dict_write.h"
 #include "guards/ref.h"
 #include "ir/segment/segment_ir.h"
 

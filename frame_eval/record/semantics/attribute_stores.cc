@@ -1,12 +1,10 @@
 #include "frame_eval/record/semantics/attribute_stores.h"
 
-#include <Python.h>
 #include <c10/core/InferenceMode.h>
 #include <structmember.h>
 
 #include <cstring>
 
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/objects/garbage.h"
@@ -18,7 +16,6 @@
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/semantics/tensor_attributes.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/kinds/no_hooks.h"

@@ -1,6 +1,5 @@
 #include "frame_eval/record/semantics/attributes.h"
 
-#include <Python.h>
 #include <c10/core/InferenceMode.h>
 #include <structmember.h>
 
@@ -25,7 +24,6 @@
 #include "frame_eval/record/semantics/mapping_proxies.h"
 #include "frame_eval/record/semantics/named_tuples.h"
 #include "frame_eval/record/semantics/tensor_attributes.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/kinds/accessor.h"

@@ -4,21 +4,15 @@
 #include <vector>
 
 #include "frame_eval/record/callables/table.h"
-#include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
-#include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/calls.h"
-#include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/segment/cached_functions.h"
 #include "guards/kinds/keys.h"
-#include "guards/objects/dict_read.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
-#include "guards/throw_if_null.h"
 
 namespace frametap {
 

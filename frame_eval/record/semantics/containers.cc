@@ -18,7 +18,6 @@
 #include "frame_eval/record/semantics/mapping_proxies.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/tensor_branch_guards.h"
-#include "frame_eval/record/trace.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/torch_tensor.h"

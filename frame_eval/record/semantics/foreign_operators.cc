@@ -15,7 +15,6 @@
 #include "frame_eval/record/semantics/descriptors.h"
 #include "frame_eval/record/semantics/iterators.h"
 #include "frame_eval/record/shared_breaks.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/watch.h"

@@ -6,7 +6,6 @@
 #include "frame_eval/record/finish/describe.h"
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
-#include "frame_eval/record/trace.h"
 #include "guards/cpython/suspended_frame.h"
 #include "ir/segment/frame_slot.h"
 

@@ -5,7 +5,6 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/object_ends.h"
 #include "frame_eval/record/shared_breaks.h"
-#include "frame_eval/record/trace.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/throw_if_null.h"
 

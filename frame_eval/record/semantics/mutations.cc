@@ -2,10 +2,8 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string_view>
 #include <tuple>
 
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/numbers/numbers.h"
 #include "frame_eval/record/numbers/sequences.h"
 #include "frame_eval/record/objects/force.h"
@@ -17,8 +15,6 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/set_check.h"
 #include "frame_eval/record/semantics/containers.h"
-#include "frame_eval/record/semantics/elements.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/segment/new_objects.h"
 #include "guards/kinds/keys.h"
 #include "guards/throw_if_null.h"

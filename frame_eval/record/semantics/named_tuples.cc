@@ -4,7 +4,6 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/attributes.h"
 #include "frame_eval/record/semantics/descriptors.h"
-#include "frame_eval/record/trace.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 

@@ -1,6 +1,5 @@
 #include "frame_eval/record/semantics/tensor_attributes.h"
 
-#include <Python.h>
 #include <c10/core/InferenceMode.h>
 #include <structmember.h>
 
@@ -13,7 +12,6 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/attribute_lookup.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/state/aten_pause.h"
 #include "guards/cpython/deque_view.h"

@@ -13,8 +13,6 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/record/shared_breaks.h"
-#include "frame_eval/record/trace.h"
-#include "frame_eval/record/trace/python_ops.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"

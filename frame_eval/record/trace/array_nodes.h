@@ -22,7 +22,6 @@
 #include <Python.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

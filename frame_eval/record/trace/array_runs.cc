@@ -1,13 +1,10 @@
 // Nodes that call NumPy, while a graph runs.
-#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "frame_eval/interpreter/hook.h"
-#include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/fast_paths/repeated_calls.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
 #include "frame_eval/segment/array_value.h"
@@ -16,7 +13,6 @@
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
 #include "ir/graph/builtin_op.h"
-#include "ir/passes/writes.h"
 
 namespace frametap {
 namespace {

@@ -11,6 +11,7 @@
 #include "frame_eval/checks/fault_observer.h"
 #include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/size_dependence.h"
+#include "frame_eval/state/aten_pause.h"
 #include "ir/dcheck.h"
 #include "ir/graph/eager_state.h"
 #include "ir/ops/memory_overlap.h"

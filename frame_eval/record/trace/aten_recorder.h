@@ -24,7 +24,6 @@
 #include "frame_eval/record/trace/written_memory.h"
 #include "frame_eval/segment/places.h"
 #include "frame_eval/segment/reasons.h"
-#include "frame_eval/state/aten_pause.h"
 #include "guards/kinds/attention_switches.h"
 #include "ir/graph/element_numbers.h"
 #include "ir/graph/graph.h"

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "frame_eval/segment/reasons.h"
-#include "guards/kinds/attention_switches.h"
 #include "ir/graph/graph.h"
 
 namespace frametap {

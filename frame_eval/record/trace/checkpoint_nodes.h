@@ -12,7 +12,6 @@
 // Not here: checkpoint with reentry, which ends the graph: it recomputes under another grad mode.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "frame_eval/interpreter/shadow.h"

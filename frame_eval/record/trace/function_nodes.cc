@@ -6,7 +6,6 @@
 #include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/force.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/array_nodes.h"
 #include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"

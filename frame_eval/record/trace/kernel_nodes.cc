@@ -9,7 +9,6 @@
 #include "frame_eval/record/numbers/sizes.h"
 #include "frame_eval/record/objects/cached_properties.h"
 #include "frame_eval/record/objects/knowledge.h"
-#include "frame_eval/record/trace.h"
 #include "frame_eval/record/trace/checkpoint_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"

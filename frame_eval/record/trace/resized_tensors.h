@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "ir/graph/graph.h"
+#include "ir/graph/ids.h"
 
 namespace frametap {
 

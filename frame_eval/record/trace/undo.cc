@@ -4,7 +4,7 @@
 
 #include "frame_eval/cpython/private_api.h"
 #include "frame_eval/record/objects/quiet.h"
-#include "frame_eval/record/trace/aten_recorder.h"
+#include "frame_eval/state/aten_pause.h"
 #include "guards/throw_if_null.h"
 
 namespace frametap {
