@@ -6,6 +6,7 @@
 #include <bit>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -47,6 +48,19 @@ struct ResultSpec {
   std::vector<Shadow> items;
   PyObject* answer = nullptr;  // borrowed: the result itself, where finding out about it was the whole operation
 
+  void SetShadow(Shadow known) {
+    kind = Kind::kShadow;
+    shadow = known;
+  }
+  void SetSource(SourceId id, bool is_pinned = false) {
+    kind = Kind::kSource;
+    source = id;
+    pinned = is_pinned;
+  }
+  void SetItems(std::vector<Shadow> known) {
+    kind = Kind::kItems;
+    items = std::move(known);
+  }
   void Reset() {
     kind = Kind::kAny;
     source = SourceId();

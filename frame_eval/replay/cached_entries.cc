@@ -9,6 +9,7 @@
 #include "frame_eval/cpython/collector.h"
 #include "frame_eval/replay/reify.h"
 #include "frame_eval/segment/cached_functions.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/well_known_objects.h"
 #include "ir/graph/builtin_op.h"
 
@@ -158,9 +159,7 @@ class Questions {
     if (!holds_items) return false;
     if (std::any_of(segment_.operand_sources.begin(), segment_.operand_sources.end(), is_source)) return true;
     if (PyDict_CheckExact(found)) {
-      PyObject *key, *value;
-      Py_ssize_t at = 0;
-      while (PyDict_Next(found, &at, &key, &value)) {
+      for (const auto [key, value] : DictItems(found)) {
         if (IsChangeable(value)) return true;
       }
       return false;

@@ -6,6 +6,7 @@
 #include "guards/cpython/watch.h"
 #include "guards/kinds/class_counters.h"
 #include "guards/kinds/no_hooks.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/import.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
@@ -122,9 +123,7 @@ PyObject* NotHeld() {
 // Puts NotHeld into a copy of a class's attributes, for each that cannot be held. Returns whether there was none.
 bool HoldWhatCanBe(PyObject* own) {
   bool holds_all = true;
-  Py_ssize_t at = 0;
-  PyObject *name, *value;
-  while (PyDict_Next(own, &at, &name, &value)) {
+  for (const auto [name, value] : DictItems(own)) {
     if (CanBeHeld(value)) continue;
     holds_all = false;
     if (PyDict_SetItem(own, name, NotHeld()) < 0) throw std::bad_alloc();

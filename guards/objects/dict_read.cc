@@ -1,6 +1,7 @@
 #include "guards/objects/dict_read.h"
 
 #include "guards/cpython/hash_probe.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
@@ -97,9 +98,7 @@ Found NameGet(PyObject* dict, PyObject* name, PyObject** value) {
 
 bool HasOnlyBuiltinKeys(PyObject* dict) {
   if (HasOnlyExactStrKeys(dict)) return true;
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (!IsPlainHashable(key)) return false;
   }
   return true;

@@ -54,6 +54,15 @@ bool EndRunsCode(PyObject* object) {
   return false;
 }
 
+void AddHeld(PyObject* object, std::vector<PyObject*>* held) {
+  if (Py_TYPE(object)->tp_traverse == nullptr || !PyObject_IS_GC(object)) return;
+  const visitproc visit = [](PyObject* part, void* arg) {
+    static_cast<std::vector<PyObject*>*>(arg)->push_back(part);
+    return 0;
+  };
+  Py_TYPE(object)->tp_traverse(object, visit, held);
+}
+
 ObjectIdentity::ObjectIdentity(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
   if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 && PyType_SUPPORTS_WEAKREFS(type) && !IsConstantKind(object)) {

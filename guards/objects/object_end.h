@@ -5,6 +5,8 @@
 
 #include <Python.h>
 
+#include <vector>
+
 #include "guards/ref.h"
 
 namespace frametap {
@@ -15,6 +17,9 @@ namespace frametap {
 bool EndRunsCode(PyObject* object);
 bool IsDefinedOnce(PyObject* object);  // a class, a module, code, or a function that is not local to another one
 bool IsGenerator(PyObject* object);    // or a coroutine, or an asynchronous generator
+
+// Appends the objects that it holds, as the garbage collector finds them.
+void AddHeld(PyObject* object, std::vector<PyObject*>* held);
 
 // Holds which object it was, and keeps it alive only where the object cannot be held weakly, or is a constant of
 // programs: a function, a class, a module.

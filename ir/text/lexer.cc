@@ -89,6 +89,12 @@ std::string Lexer::Word() {
   return word;
 }
 
+std::string Lexer::DottedName() {
+  const size_t from = pos_;
+  while (IsWordChar(peek()) || peek() == '.') ++pos_;
+  return std::string(text_.substr(from, pos_ - from));
+}
+
 std::string Lexer::Run() {
   const size_t from = pos_;
   while (!at_end() && static_cast<unsigned char>(peek()) > ' ') ++pos_;

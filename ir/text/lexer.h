@@ -41,6 +41,7 @@ class Lexer {
 
   std::string Word();            // one or more word characters
   std::string PeekWord() const;  // "" if there is none
+  std::string DottedName();      // word characters and dots, or ""
   std::string Run();             // one or more characters that are no blanks
   std::string Rest();            // the rest of the line, without blanks at its ends
   int64_t Int();                 // [-]digits that fit

@@ -77,11 +77,7 @@ class GraphParser {
     lex_.Spaces();
     lex_.Expect("%");
     const size_t from = lex_.pos();
-    std::string name;
-    while (IsWordChar(lex_.peek()) || lex_.peek() == '.') {
-      name += lex_.peek();
-      lex_.Seek(lex_.pos() + 1);
-    }
+    const std::string name = lex_.DottedName();
     if (name.empty()) lex_.FailAt(from, "expected the name of a value after '%'");
     return name;
   }
@@ -178,11 +174,7 @@ class GraphParser {
       lex_.Spaces();
     }
     const size_t op_at = lex_.pos();
-    std::string name;
-    while (IsWordChar(lex_.peek()) || lex_.peek() == '.') {
-      name += lex_.peek();
-      lex_.Seek(lex_.pos() + 1);
-    }
+    const std::string name = lex_.DottedName();
     if (name.empty()) lex_.Fail("expected the name of an operator");
     if (const std::optional<BuiltinOp> scalar = ParseScalarOp(name)) {
       node.builtin_op = *scalar;

@@ -185,11 +185,7 @@ class SegmentParser {
   ValueId Use() {
     const size_t at = lex_.pos();
     lex_.Expect("%");
-    std::string name;
-    while (IsWordChar(lex_.peek()) || lex_.peek() == '.') {
-      name += lex_.peek();
-      lex_.Seek(lex_.pos() + 1);
-    }
+    const std::string name = lex_.DottedName();
     const auto it = names_.find(name);
     if (it == names_.end()) lex_.FailAt(at, absl::StrCat("%", name, " is not a value of the graph"));
     return it->second;

@@ -14,6 +14,7 @@
 #include "frame_eval/cpython/liveness.h"
 #include "frame_eval/cpython/private_api.h"
 #include "guards/cpython/watch.h"
+#include "guards/objects/dict_items.h"
 #include "guards/ref.h"
 
 namespace frametap {
@@ -111,9 +112,7 @@ namespace {
 bool IsQuiet(PyObject* dict) {
   if (!PyDict_Check(dict)) return false;
   if (HasOnlyExactStrKeys(dict)) return true;
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (!PyUnicode_CheckExact(key)) return false;
   }
   return true;

@@ -15,6 +15,13 @@ PyObject* Find(PyObject* space, PyObject* name) {
   return value;
 }
 
+// Returns the namespace of a module or class body, or null with an error. `format` may have a place for `name`.
+PyObject* LocalsFor(const Execution& m, const char* format, PyObject* name = nullptr) {
+  PyObject* const locals = m.Locals();
+  if (locals == nullptr) PyErr_Format(PyExc_SystemError, format, name);
+  return locals;
+}
+
 int Store(PyObject* space, PyObject* name, PyObject* value) {
   return PyDict_CheckExact(space) ? PyDict_SetItem(space, name, value) : PyObject_SetItem(space, name, value);
 }
@@ -76,11 +83,8 @@ OPCODE(DeleteFast, "--") {
 
 OPCODE(LoadName, "-- value") {
   PyObject* name = m.Name(arg);
-  PyObject* locals = m.Locals();
-  if (locals == nullptr) {
-    PyErr_Format(PyExc_SystemError, "no locals when loading %R", name);
-    return Step::kRaised;
-  }
+  PyObject* locals = LocalsFor(m, "no locals when loading %R", name);
+  if (locals == nullptr) return Step::kRaised;
   int where = 0;
   PyObject* value = Find(locals, name);
   if (value == nullptr && !PyErr_Occurred()) {
@@ -98,22 +102,16 @@ OPCODE(LoadName, "-- value") {
 
 OPCODE(StoreName, "value --") {
   PyObject* name = m.Name(arg);
-  PyObject* locals = m.Locals();
-  if (locals == nullptr) {
-    PyErr_Format(PyExc_SystemError, "no locals found when storing %R", name);
-    return Step::kRaised;
-  }
+  PyObject* locals = LocalsFor(m, "no locals found when storing %R", name);
+  if (locals == nullptr) return Step::kRaised;
   Operation op(m, Op::kStoreName, 1, 0, name);
   return op.Finish(1, Store(locals, name, m.Peek(1)));
 }
 
 OPCODE(DeleteName, "--") {
   PyObject* name = m.Name(arg);
-  PyObject* locals = m.Locals();
-  if (locals == nullptr) {
-    PyErr_Format(PyExc_SystemError, "no locals when deleting %R", name);
-    return Step::kRaised;
-  }
+  PyObject* locals = LocalsFor(m, "no locals when deleting %R", name);
+  if (locals == nullptr) return Step::kRaised;
   Operation op(m, Op::kDeleteName, 0, 0, name);
   int status = PyObject_DelItem(locals, name);
   if (status < 0) m.NotDefined(name);  // whatever the reason was
@@ -169,11 +167,8 @@ OPCODE(LoadBuildClass, "-- function") {
 }
 
 OPCODE(SetupAnnotations, "--") {
-  PyObject* locals = m.Locals();
-  if (locals == nullptr) {
-    PyErr_SetString(PyExc_SystemError, "no locals found when setting up annotations");
-    return Step::kRaised;
-  }
+  PyObject* locals = LocalsFor(m, "no locals found when setting up annotations");
+  if (locals == nullptr) return Step::kRaised;
   Operation op(m, Op::kOther, 0);
   PyObject* annotations = Find(locals, interned.annotations);
   if (annotations == nullptr) {

@@ -27,6 +27,7 @@
 #include "frame_eval/record/trace/array_nodes.h"
 #include "guards/cpython/deque_view.h"
 #include "guards/objects/array_view.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
@@ -86,8 +87,7 @@ void Len(Trace& trace, Call& call) {
   PyObject* object = call.args.empty() ? nullptr : call.args[0];
   if (object == nullptr) return;
   if (IsTensor(object) && trace.numbers.sizes_open() && TensorOf(object).dim() > 0) {
-    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-    call.note.op.expect.shadow = SizeOf(trace, object, 0);
+    call.note.op.expect.SetShadow(SizeOf(trace, object, 0));
     call.note.op.opaque_operation = true;  // Tensor.__len__ is Python code that asks for the size
     return;
   }
@@ -101,11 +101,8 @@ void Len(Trace& trace, Call& call) {
   if (sized && known != nullptr && known->state == ObjectRecord::State::kSource && !known->adopted) {
     GuardTypeOrIdentity(trace, object);
     if (PyDict_Check(object)) RefuseWrittenDict(trace, object);
-    if (const Shadow length = OpenLength(trace, object); length.kind != Shadow::Kind::kNone) {
-      call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-      call.note.op.expect.shadow = length;
-      return;
-    }
+    if (const Shadow length = OpenLength(trace, object); length.kind != Shadow::Kind::kNone)
+      return call.note.op.expect.SetShadow(length);
     if (known->changes || (known->mutated && IsDeque(object))) return AdoptElements(trace, object);
     trace.guards.Length(known->source, trace.frames.Here());
     return;
@@ -198,34 +195,33 @@ void ReadProxy(Trace& trace, Call& call) {
   SpecializeDeep(trace, call.args[0], Shadow(), true);
 }
 
-void SetAttr(Trace& trace, Call& call) {
-  if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
+// Fixes the name that is the second of `count` arguments, and returns it interned. Ends the graph at another call.
+Ref<> NameOf(Trace& trace, const Call& call, size_t count, const char* function) {
+  if (call.args.size() != count || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, function};
   Specialize(trace, call.args[1], call.shadows[1]);
-  const Ref<> name = Interned(call.args[1]);
+  return Interned(call.args[1]);
+}
+
+void SetAttr(Trace& trace, Call& call) {
+  const Ref<> name = NameOf(trace, call, 3, "setattr");
   StoreAttribute(trace, call.note, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 void DelAttr(Trace& trace, Call& call) {
-  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  Specialize(trace, call.args[1], call.shadows[1]);
-  const Ref<> name = Interned(call.args[1]);
+  const Ref<> name = NameOf(trace, call, 2, "delattr");
   DeleteAttribute(trace, call.note, call.args[0], name.get());
 }
 
 // object.__setattr__(x, name, value), and super().__setattr__ bound to x.
 void ObjectSetAttr(Trace& trace, Call& call) {
-  if (call.args.size() != 3 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "setattr"};
-  Specialize(trace, call.args[1], call.shadows[1]);
-  const Ref<> name = Interned(call.args[1]);
+  const Ref<> name = NameOf(trace, call, 3, "setattr");
   call.note.op.expect.kind = ResultSpec::Kind::kNothing;
   GenericStore(trace, call.args[0], name.get(), call.args[2], call.shadows[2]);
 }
 
 // object.__delattr__(x, name), and super().__delattr__ bound to x.
 void ObjectDelAttr(Trace& trace, Call& call) {
-  if (call.args.size() != 2 || !PyUnicode_CheckExact(call.args[1])) throw Break{Reason::unknown_mutation, "delattr"};
-  Specialize(trace, call.args[1], call.shadows[1]);
-  const Ref<> name = Interned(call.args[1]);
+  const Ref<> name = NameOf(trace, call, 2, "delattr");
   GenericDelete(trace, call.note, call.args[0], name.get());
 }
 
@@ -332,8 +328,7 @@ void ContextGet(Trace& trace, Call& call) {
   if (value != Py_NotImplemented) {
     const SourceId not_set = trace.guards.Pinned(Py_NotImplemented, "NotImplemented");
     trace.guards.SameObject(source, not_set, false, trace.frames.Here());
-    call.note.op.expect.kind = ResultSpec::Kind::kSource;
-    call.note.op.expect.source = source;
+    call.note.op.expect.SetSource(source);
     return;
   }
   trace.guards.Identity(source, trace.frames.Here());
@@ -365,8 +360,7 @@ void ContextReset(Trace& trace, Call& call) {
 bool GivesOpenAddress(Trace& trace, Call& call) {
   const Shadow address = call.args.size() == 1 ? OpenAddress(trace, call.args[0]) : Shadow();
   if (address.kind == Shadow::Kind::kNone) return false;
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow = address;
+  call.note.op.expect.SetShadow(address);
   return true;
 }
 
@@ -452,9 +446,7 @@ void FixDict(Trace& trace, PyObject* dict) {
   if (known == nullptr || known->state != ObjectRecord::State::kSource || known->mutated) RefuseSignature(dict);
   Fix(trace, *known);
   AdoptElements(trace, dict);
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (!IsTensor(value)) GuardTypeOrIdentity(trace, value);
   }
 }

@@ -49,17 +49,12 @@ void DictGet(Trace& trace, Call& call) {
   GuardTypeOrIdentity(trace, dict);
   if (written == nullptr && PyDict_CheckExact(dict) && IsScalar(call.args[1]))
     written = WrittenShadow(trace, dict, call.args[1]);
-  if (written != nullptr) {
-    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-    call.note.op.expect.shadow = *written;
-    return;
-  }
+  if (written != nullptr) return call.note.op.expect.SetShadow(*written);
   RefuseWrittenDict(trace, dict);
   PyObject* value = ItemQuietly(dict, call.args[1]);
   if (value == nullptr) return trace.guards.Absent(known->source, call.args[1], trace.frames.Here());
-  call.note.op.expect.kind = ResultSpec::Kind::kSource;
-  call.note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, call.args[1], value);
-  call.note.op.expect.pinned = known->pinned;
+  call.note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kKey, 0, call.args[1], value),
+                                known->pinned);
 }
 
 // dict.setdefault(key, default): a read, if the key is there.
@@ -85,12 +80,12 @@ bool ViewsOpen(Trace& trace, const Call& call) {
   return trace.objects.has_open_views && call.args.size() == 1 && HoldsOpen(trace, call.args[0]);
 }
 
-void DictValues(Trace& trace, Call& call) {
+void ViewValues(Trace& trace, Call& call) {
   if (call.args.size() == 1 && ViewValues(trace, call.args[0])) return;
   if (!ViewsOpen(trace, call) && !ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
 }
 
-void DictItems(Trace& trace, Call& call) {
+void ViewItems(Trace& trace, Call& call) {
   if (!ViewsOpen(trace, call) && !ViewInLoop(trace, call)) SpecializeArguments(trace, call, 0, true);
 }
 
@@ -351,8 +346,8 @@ void LoadContainers() {
   AddRows("_operator", "", Conduct::kPure, {"countOf", "indexOf"}, Reads::kSearch);
   AddRows("_operator", "", Conduct::kPure, {"concat"});
   for (const char* name : {"get", "__getitem__"}) AddSpecial("builtins", "dict", name, DictGet, true);
-  AddSpecial("builtins", "dict", "values", DictValues);
-  AddSpecial("builtins", "dict", "items", DictItems);
+  AddSpecial("builtins", "dict", "values", ViewValues);
+  AddSpecial("builtins", "dict", "items", ViewItems);
   AddSpecial("types", "MappingProxyType", "get", DictGet);
 }
 

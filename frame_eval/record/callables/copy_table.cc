@@ -13,6 +13,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/iterators.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/import.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -134,9 +135,7 @@ class Copied {
 
   // For a dict. Shadows of the values that the trace has written lie with `owner`, the dict or its object.
   void FixItems(PyObject* dict, PyObject* owner) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(dict, &at, &key, &value)) {
+    for (const auto [key, value] : DictItems(dict)) {
       Fix(key, Shadow());
       Shadow* written = WrittenShadow(trace_, owner, key);
       Fix(value, written != nullptr ? *written : Shadow());

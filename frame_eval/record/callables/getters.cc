@@ -100,8 +100,7 @@ void GetItems(Trace& trace, Call& call, const Parts& parts) {
     items.push_back(read.op.expect.kind == ResultSpec::Kind::kAny ? Shadow()
                                                                   : ResultOf(trace, read).value_or(Shadow()));
   }
-  call.note.op.expect.kind = ResultSpec::Kind::kItems;
-  call.note.op.expect.items = std::move(items);
+  call.note.op.expect.SetItems(std::move(items));
 }
 
 // Whether a read of the attribute runs code of a descriptor, or binds a method.
@@ -171,8 +170,7 @@ void GetAttributes(Trace& trace, Call& call, const Parts& parts) {
     items.push_back(*shadow);
   }
   call.note.op.expect = ResultSpec();
-  call.note.op.expect.kind = ResultSpec::Kind::kItems;
-  call.note.op.expect.items = std::move(items);
+  call.note.op.expect.SetItems(std::move(items));
 }
 
 // Returns the method of the object's class, in Python or C, that a call by this name calls, borrowed. Returns null if the

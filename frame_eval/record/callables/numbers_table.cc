@@ -20,10 +20,9 @@ namespace {
 
 // A number that is not fixed, computed by `op` from the first argument, or from two.
 void Compute(Trace& trace, Call& call, BuiltinOp op) {
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow =
+  call.note.op.expect.SetShadow(
       call.args.size() == 1 ? AddNumber(trace, op, {{call.args[0], call.shadows[0]}})
-                            : AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}});
+                            : AddNumber(trace, op, {{call.args[0], call.shadows[0]}, {call.args[1], call.shadows[1]}}));
 }
 
 // Whether all arguments are plain numbers, and one of them is not fixed.
@@ -44,8 +43,7 @@ void Convert(Trace& trace, Call& call) {
       return Compute(trace, call, to_float ? BuiltinOp::kFloatOf : BuiltinOp::kIntOf);
     }
     FixType(trace, call.shadows[0]);
-    call.note.op.expect.kind = ResultSpec::Kind::kShadow;  // the very object
-    call.note.op.expect.shadow = call.shadows[0];
+    call.note.op.expect.SetShadow(call.shadows[0]);  // the very object
     return;
   }
   if (call.args.size() == 1 && TakesArrays(trace, call)) return CallArrays(trace, call, ArrayAccess::kNumber);
@@ -88,8 +86,7 @@ bool Fold(Trace& trace, Call& call, BuiltinOp op, PyTypeObject* type, PyObject* 
     shadow = AddNumber(trace, op, {{so_far.get(), shadow}, {item, ElementShadow(trace, row, i)}});
     so_far = Folded(op, so_far.get(), item);
   }
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow = shadow;
+  call.note.op.expect.SetShadow(shadow);
   return true;
 }
 
@@ -100,8 +97,7 @@ bool ExtremeOfBoth(Trace& trace, Call& call, bool least) {
   if (!DecideNumbers(trace, b, call.shadows[1], a, call.shadows[0], better, false)) return false;
   const bool is_second = Must(PyObject_RichCompareBool(b, a, better));
   for (const Shadow shadow : call.shadows) FixType(trace, shadow);
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow = call.shadows[is_second ? 1 : 0];
+  call.note.op.expect.SetShadow(call.shadows[is_second ? 1 : 0]);
   return true;
 }
 

@@ -66,11 +66,7 @@ void Size(Trace& trace, Call& call) {
   if (call.args.size() == 2 && PyLong_CheckExact(call.args[1])) {
     int64_t dim = PyLong_AsLongLong(call.args[1]);
     if (dim < 0) dim += rank;
-    if (dim >= 0 && dim < rank) {
-      call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-      call.note.op.expect.shadow = SizeOf(trace, self, dim);
-      return;
-    }
+    if (dim >= 0 && dim < rank) return call.note.op.expect.SetShadow(SizeOf(trace, self, dim));
   }
   ReadTensor(trace, self, true, false);
 }
@@ -80,8 +76,7 @@ void Numel(Trace& trace, Call& call) {
   if (!trace.numbers.sizes_open() || call.args.size() != 1 || !IsTensor(call.args[0])) {
     return TorchCall(trace, call.note, &call, "numel");
   }
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow = CountOfElements(trace, call.args[0]);
+  call.note.op.expect.SetShadow(CountOfElements(trace, call.args[0]));
 }
 
 // x.item(): a number of the graph, until something decides on it.

@@ -20,6 +20,7 @@
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/kinds/attention_switches.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/dict_write.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
@@ -240,12 +241,9 @@ static Operand DescribeFresh(Trace& trace, PyObject* object, const ObjectRecord&
   if (PyDict_CheckExact(object)) {
     if (known.state == ObjectRecord::State::kOpaque) throw Escapes(object);
     operand = EmptyTable(trace, &PyDict_Type, object);
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
-      const Shadow* const open = StoredItem(trace, object, key);
+    for (const auto [key, value] : DictItems(object)) {
       add(key, KeyShadow(trace, object, key));
-      add(value, open != nullptr ? *open : Shadow());
+      add(value, ShadowOfItem(trace, object, key));
     }
     return operand;
   }

@@ -10,6 +10,7 @@
 #include "guards/cpython/deque_view.h"
 #include "guards/cpython/iterator_view.h"
 #include "guards/kinds/keys.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/torch_tensor.h"
@@ -46,9 +47,7 @@ void DescribeAttributes(Trace& trace, PyObject* object, Operand* operand) {
       handed_out != nullptr && trace.frames.ends_with_break && handed_out->mutated_epoch >= trace.frames.cut.epoch) {
     throw Break{Reason::changed_during_call, Py_TYPE(object)->tp_name};
   }
-  Py_ssize_t at = 0;
-  PyObject *name, *value;
-  while (PyDict_Next(*dict, &at, &name, &value)) {
+  for (const auto [name, value] : DictItems(*dict)) {
     const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
     PyErr_Clear();  // lone surrogates
     if (text == nullptr) throw Escapes(object);
@@ -138,9 +137,7 @@ Operand DescribeInstance(Trace& trace, PyObject* object) {
         content.items.push_back(Describe(trace, value, Shadow()));
       }
     } else {
-      Py_ssize_t at = 0;
-      PyObject *key, *value;
-      while (PyDict_Next(object, &at, &key, &value)) {
+      for (const auto [key, value] : DictItems(object)) {
         content.items.push_back(Describe(trace, key, Shadow()));
         content.items.push_back(Describe(trace, value, Shadow()));
       }
@@ -159,9 +156,7 @@ Operand DescribeInstance(Trace& trace, PyObject* object) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     auto* base = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i));
     if (!(base->tp_flags & Py_TPFLAGS_HEAPTYPE) || base->tp_dict == nullptr) continue;
-    Py_ssize_t at = 0;
-    PyObject *name, *descriptor;
-    while (PyDict_Next(base->tp_dict, &at, &name, &descriptor)) {
+    for (const auto [name, descriptor] : DictItems(base->tp_dict)) {
       // Each slot once, by its own descriptor: a class may have it under a second name, and hide a slot of a base.
       if (Py_TYPE(descriptor) != &PyMemberDescr_Type || PyDescr_TYPE(descriptor) != base ||
           PyUnicode_Compare(PyDescr_NAME(descriptor), name) != 0) {

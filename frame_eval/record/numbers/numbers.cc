@@ -307,9 +307,8 @@ bool ScalarNode(Trace& trace, FrameNote& note, const Event& e) {
   }
   const BuiltinOp op = open ? NumberOp(trace, e) : BuiltinOp::kNone;
   if (op == BuiltinOp::kNone) return false;
-  note.op.expect.kind = ResultSpec::Kind::kShadow;
-  note.op.expect.shadow = e.n == 1 ? AddNumber(trace, op, {{e.in[0], e.shadows[0]}})
-                                   : AddNumber(trace, op, {{e.in[0], e.shadows[0]}, {e.in[1], e.shadows[1]}});
+  note.op.expect.SetShadow(e.n == 1 ? AddNumber(trace, op, {{e.in[0], e.shadows[0]}})
+                                    : AddNumber(trace, op, {{e.in[0], e.shadows[0]}, {e.in[1], e.shadows[1]}}));
   return true;
 }
 

@@ -206,8 +206,7 @@ bool ChangeList(Trace& trace, Call& call, const char* name) {
   const Shadow taken = known->items[static_cast<size_t>(index)];
   known->items.erase(known->items.begin() + index);
   if (taken.kind == Shadow::Kind::kNone) return true;
-  call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-  call.note.op.expect.shadow = taken;
+  call.note.op.expect.SetShadow(taken);
   return true;
 }
 

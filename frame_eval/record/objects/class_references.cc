@@ -2,6 +2,7 @@
 
 #include "frame_eval/record/callables/table.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "guards/objects/dict_items.h"
 
 namespace frametap {
 namespace {
@@ -24,9 +25,7 @@ bool IsReferenceToClass(PyObject* object) {
 }
 
 PyObject* KeyForClass(PyObject* dict, PyObject* reference) {
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (IsReferenceToClass(key) && PyWeakref_GET_OBJECT(key) == PyWeakref_GET_OBJECT(reference)) return key;
   }
   return nullptr;

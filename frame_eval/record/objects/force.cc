@@ -17,6 +17,7 @@
 #include "frame_eval/record/semantics/observers.h"
 #include "frame_eval/record/shared_breaks.h"
 #include "guards/cpython/deque_view.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/torch_tensor.h"
@@ -84,11 +85,8 @@ static void SpecializeDeep(Trace& trace, PyObject* object, Shadow shadow, DeepWa
   } else if (PyDict_Check(object)) {
     FixKeys(trace, object);
     AdoptElements(trace, object);
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
-      const Shadow* const open = StoredItem(trace, object, key);
-      SpecializeDeep(trace, value, open != nullptr ? *open : Shadow(), walk);
+    for (const auto [key, value] : DictItems(object)) {
+      SpecializeDeep(trace, value, ShadowOfItem(trace, object, key), walk);
     }
     if (MayHoldOpen(trace, object))
       trace.objects.Find(object)->is_viewed = true;  // an iterator, or C code, may look at it again

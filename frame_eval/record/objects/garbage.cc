@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "frame_eval/record/objects/knowledge.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"
 
@@ -34,7 +35,7 @@ bool IsFixedKind(PyObject* object) {
 }
 
 // Appends what the object holds. The globals of a function are left out: a module holds them.
-void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
+void AddParts(PyObject* object, std::vector<PyObject*>* out) {
   if (PyFunction_Check(object)) {
     auto* const function = reinterpret_cast<PyFunctionObject*>(object);
     for (PyObject* part :
@@ -43,12 +44,7 @@ void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
     }
     return;
   }
-  if (Py_TYPE(object)->tp_traverse == nullptr) return;
-  const visitproc visit = [](PyObject* held, void* arg) {
-    static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
-    return 0;
-  };
-  Py_TYPE(object)->tp_traverse(object, visit, out);
+  AddHeld(object, out);
 }
 
 }  // namespace
@@ -76,7 +72,7 @@ static bool Settle(Trace& trace, PyObject* start) {
     } else if (!IsFixedKind(object) && !dicts.contains(object)) {
       return false;
     }
-    AddHeld(object, &todo);
+    AddParts(object, &todo);
   }
   for (ObjectRecord* known : group) known->settled = true;
   return true;
@@ -156,9 +152,7 @@ void MeetStores(Trace& trace, const FrameState& f, const Event& e) {
     if (e.op == Op::kCallEx && PyTuple_CheckExact(e.in[i])) {
       for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(e.in[i]); ++k) all.push_back(PyTuple_GET_ITEM(e.in[i], k));
     } else if (e.op == Op::kCallEx && PyDict_CheckExact(e.in[i])) {
-      Py_ssize_t at = 0;
-      PyObject *key, *value;
-      while (PyDict_Next(e.in[i], &at, &key, &value)) all.push_back(value);
+      for (const auto [key, value] : DictItems(e.in[i])) all.push_back(value);
     } else {
       all.push_back(e.in[i]);
     }

@@ -14,6 +14,7 @@
 #include "frame_eval/record/semantics/function_attributes.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
 #include "frame_eval/record/shared_breaks.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/torch_tensor.h"
@@ -112,9 +113,7 @@ bool ComparesByValue(PyObject* object) {
 }  // namespace
 
 bool HoldsPlainItems(PyObject* dict) {
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (!IsPlainValue(key) || !IsPlainValue(value)) return false;
   }
   return true;
@@ -264,9 +263,7 @@ void ReadEqual(Trace& trace, PyObject* a, PyObject* b, int depth) {
     }
   } else if (PyDict_Check(a) && PyDict_Check(b)) {
     const bool is_quiet = HasOnlyBuiltinKeys(a) && HasOnlyBuiltinKeys(b);
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(a, &at, &key, &value)) {
+    for (const auto [key, value] : DictItems(a)) {
       ReadKey(trace, b, key);
       PyObject* const other = is_quiet ? PyDict_GetItemWithError(b, key) : ItemQuietly(b, key);
       if (other != nullptr) ReadEqualElements(trace, value, other, depth + 1);
@@ -522,9 +519,7 @@ void ReadPrinted(Trace& trace, PyObject* object, Printed how, int depth) {
         throw Break{Reason::unknown_callable, "a defaultdict from outside is printed"};
       ReadPrinted(trace, FactoryOf(object).get(), Printed::kRepr, depth + 1);
     }
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) ReadPrinted(trace, value, Printed::kRepr, depth + 1);
+    for (const auto [key, value] : DictItems(object)) ReadPrinted(trace, value, Printed::kRepr, depth + 1);
     return;
   }
   if (PyExceptionInstance_Check(object)) {

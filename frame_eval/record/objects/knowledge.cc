@@ -20,6 +20,7 @@
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/sites.h"
 #include "guards/cpython/deque_view.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/held_object.h"
 #include "guards/objects/namespaces.h"
 #include "guards/objects/object_end.h"
@@ -242,9 +243,7 @@ Shadow TrackCreated(Trace& trace, PyObject* object, bool all) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); ++i) adopt(PyList_GET_ITEM(object, i));
   } else if (PyDict_Check(object)) {
     AddFresh(trace, object);
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
+    for (const auto [key, value] : DictItems(object)) {
       adopt(key);
       adopt(value);
     }

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "guards/cpython/watch.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/well_known_objects.h"
 
@@ -37,9 +38,7 @@ void ModulePaths::Add(PyObject* module, const SharedText& path) {
   kept_.push_back(Ref<>::New(module));
   PyObject* const submodules = SubmodulesOf(module);
   if (submodules == nullptr) return;
-  Py_ssize_t at = 0;
-  PyObject *name, *child;
-  while (PyDict_Next(submodules, &at, &name, &child)) {
+  for (const auto [name, child] : DictItems(submodules)) {
     if (child == Py_None) continue;
     const char* const text = PyUnicode_AsUTF8(name);
     if (text == nullptr) {

@@ -10,6 +10,7 @@
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/objects/variables.h"
 #include "guards/cpython/deque_view.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/object_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
@@ -31,16 +32,6 @@ bool NeverEnds(PyObject* object) {
 }
 
 bool IsLeaf(PyObject* object) { return NeverEnds(object) || PyFunction_Check(object) || PyCode_Check(object); }
-
-// Adds the objects that it holds.
-void AddHeld(PyObject* object, std::vector<PyObject*>* out) {
-  if (Py_TYPE(object)->tp_traverse == nullptr || !PyObject_IS_GC(object)) return;
-  const visitproc visit = [](PyObject* held, void* arg) {
-    static_cast<std::vector<PyObject*>*>(arg)->push_back(held);
-    return 0;
-  };
-  Py_TYPE(object)->tp_traverse(object, visit, out);
-}
 
 }  // namespace
 
@@ -236,9 +227,7 @@ static void NoteRelease(Trace& trace, PyObject* object) {
   if (!trace.lifetimes.released.insert(object).second) return;
   // Steps of a path pass over such: the dicts of modules and instances, closures, defaults.
   if (PyDict_Check(object)) {
-    Py_ssize_t at = 0;
-    PyObject *key, *value;
-    while (PyDict_Next(object, &at, &key, &value)) {
+    for (const auto [key, value] : DictItems(object)) {
       NoteRelease(trace, key);
       NoteRelease(trace, value);
     }
@@ -274,9 +263,7 @@ void MeetEffect(Trace& trace, Effect::Kind kind, PyObject* target, const std::st
   if (PyList_Check(target)) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(target); ++i) MeetRelease(trace, PyList_GET_ITEM(target, i));
   } else if (PyDict_Check(target)) {
-    Py_ssize_t at = 0;
-    PyObject *item_key, *value;
-    while (PyDict_Next(target, &at, &item_key, &value)) {
+    for (const auto [item_key, value] : DictItems(target)) {
       MeetRelease(trace, item_key);
       MeetRelease(trace, value);
     }

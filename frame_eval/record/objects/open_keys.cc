@@ -9,6 +9,7 @@
 #include "frame_eval/record/objects/identity.h"
 #include "frame_eval/record/objects/own_dicts.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
+#include "guards/objects/dict_items.h"
 #include "guards/throw_if_null.h"
 
 namespace frametap {
@@ -137,9 +138,7 @@ void KeepKeys(Trace& trace, PyObject* table, const Event& e) {
 bool ViewValues(Trace& trace, PyObject* dict) {
   if (OpenKeysOf(trace, dict) == nullptr) return false;
   FixValues(trace, dict);
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value) != 0) SpecializeDeep(trace, value, Shadow(), true);
+  for (const auto [key, value] : DictItems(dict)) SpecializeDeep(trace, value, Shadow(), true);
   trace.objects.Find(dict)->is_viewed = true;
   return true;
 }

@@ -9,6 +9,7 @@
 #include "frame_eval/record/objects/open_keys.h"
 #include "frame_eval/record/objects/quiet.h"
 #include "frame_eval/record/semantics/iterators.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/dict_write.h"
 #include "guards/objects/value.h"
 #include "guards/throw_if_null.h"
@@ -143,11 +144,8 @@ bool LoopOver(Trace& trace, PyObject* dict) {
   if (known == nullptr || known->state != ObjectRecord::State::kSource) return false;
   FixKeys(trace, dict);
   AdoptElements(trace, dict);
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value) != 0) {
-    const Shadow* const open = StoredItem(trace, dict, key);
-    Specialize(trace, value, open != nullptr ? *open : Shadow());
+  for (const auto [key, value] : DictItems(dict)) {
+    Specialize(trace, value, ShadowOfItem(trace, dict, key));
   }
   return true;
 }

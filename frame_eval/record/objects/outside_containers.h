@@ -38,6 +38,10 @@ bool IsPlainKey(PyObject* key, int depth = 0);
 bool IsFollowedKey(Trace& trace, PyObject* key);
 
 Shadow* StoredItem(Trace& trace, PyObject* dict, PyObject* key);  // what the trace has stored there; null if nothing
+inline Shadow ShadowOfItem(Trace& trace, PyObject* dict, PyObject* key) {
+  const Shadow* const stored = StoredItem(trace, dict, key);
+  return stored != nullptr ? *stored : Shadow();
+}
 PyObject* PlainKey(Trace& trace, PyObject* key);
 bool StoreOutside(Trace& trace, PyObject* container, PyObject* key, PyObject* value, Shadow shadow);
 // Returns the length of a list, dict or set that existed before, as a number that is left open. Returns a shadow of nothing,

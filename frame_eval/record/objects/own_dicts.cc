@@ -8,6 +8,7 @@
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/semantics/elements.h"
 #include "frame_eval/record/semantics/predicted_calls.h"
+#include "guards/objects/dict_items.h"
 
 namespace frametap {
 namespace {
@@ -27,9 +28,7 @@ bool GivesNumbers(PyObject* method) {
 }
 
 bool HasPlainKeys(PyObject* dict) {
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (!IsPlainKey(key)) return false;
   }
   return true;
@@ -126,9 +125,7 @@ bool MergeOpen(Trace& trace, PyObject* dict, PyObject* from) {
   if (other->state == ObjectRecord::State::kOpaque || !HasPlainKeys(from)) return false;
   GuardTypeOrIdentity(trace, from);
   AdoptElements(trace, from);
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(from, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(from)) {
     const Shadow* const open = StoredItem(trace, from, key);
     if (open == nullptr) SpecializeDeep(trace, value, Shadow(), true);
     ReadKey(trace, dict, key);
@@ -163,8 +160,7 @@ bool PopOwn(Trace& trace, Call& call) {
   SpecializeArguments(trace, call, 1, true);
   ReadKey(trace, dict, call.args[1]);
   if (const Shadow* const open = StoredItem(trace, dict, call.args[1]); open != nullptr) {
-    call.note.op.expect.kind = ResultSpec::Kind::kShadow;
-    call.note.op.expect.shadow = *open;
+    call.note.op.expect.SetShadow(*open);
   }
   KeepValue(trace, dict, call.args[1], Shadow());
   return true;

@@ -12,8 +12,7 @@ void CallWeakReference(Trace& trace, Call& call) {
   if (!call.args.empty() || !reference.valid()) throw Refusal(call.callable);
   if (object != Py_None && !IsHeldByItsPath(trace, object)) throw Refusal(call.callable);  // W1
   trace.guards.Type(reference, trace.frames.Here());
-  call.note.op.expect.kind = ResultSpec::Kind::kSource;
-  call.note.op.expect.source = trace.guards.Child(reference, Accessor::kReferent, 0, nullptr, object);
+  call.note.op.expect.SetSource(trace.guards.Child(reference, Accessor::kReferent, 0, nullptr, object));
   if (object == Py_None)
     trace.guards.Identity(call.note.op.expect.source, trace.frames.Here());  // an object that is gone stays so
 }

@@ -166,18 +166,23 @@ void SpecializeWritten(Trace& trace, PyObject* owner) {
   known->written.reset();
 }
 
-// Reads of the dict itself would not see what is written to its object.
-static void RefuseKnownDict(Trace& trace, PyObject* owner, PyObject* name) {
-  PyObject* const dict = InstanceDict(owner);
-  if (dict != nullptr && SourceOf(trace, dict).valid())
-    throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
-}
-
-static void NoteWriter(Trace& trace, PyObject* owner) {
-  PyObject* const dict = InstanceDict(owner);
-  if (dict == nullptr) return;
-  RefuseSharedDict(trace, owner, dict);
-  trace.objects.dict_writers.try_emplace(dict, owner);
+// Records that an attribute of an object that existed before gets a value, or is deleted if `value` is null.
+static void AddStore(Trace& trace, ObjectRecord* known, PyObject* owner, PyObject* name, PyObject* value,
+                     Shadow shadow) {
+  if (PyObject* const dict = InstanceDict(owner)) {
+    // Reads of the dict itself would not see what is written to its object.
+    if (SourceOf(trace, dict).valid()) throw Break{Reason::unknown_mutation, Qualified(Py_TYPE(owner), name)};
+    RefuseSharedDict(trace, owner, dict);
+    trace.objects.dict_writers.try_emplace(dict, owner);
+  }
+  if (!known->mutated) trace.objects.mutated_sources.push_back(owner);
+  MarkMutated(trace, owner);
+  if (value != nullptr) {
+    AddEffect(trace, Effect::Kind::kSetAttr, owner, Text(name), {value}, {shadow});
+  } else {
+    AddEffect(trace, Effect::Kind::kDelAttr, owner, Text(name), {}, {});
+  }
+  SetWritten(trace, owner, name, shadow);
 }
 
 void ThrowIfShared(const Trace& trace, PyObject* owner, PyObject* dict) {
@@ -253,12 +258,7 @@ bool GenericStore(Trace& trace, PyObject* owner, PyObject* name, PyObject* value
     return true;
   }
   GuardTypeOrIdentity(trace, owner);
-  RefuseKnownDict(trace, owner, name);
-  NoteWriter(trace, owner);
-  if (!known->mutated) trace.objects.mutated_sources.push_back(owner);
-  MarkMutated(trace, owner);
-  AddEffect(trace, Effect::Kind::kSetAttr, owner, Text(name), {value}, {shadow});
-  SetWritten(trace, owner, name, shadow);
+  AddStore(trace, known, owner, name, value, shadow);
   return true;
 }
 
@@ -298,12 +298,7 @@ void GenericDelete(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     GuardTypeOrIdentity(trace, owner);
     trace.guards.Present(known->source, name, trace.frames.Here());
   }
-  RefuseKnownDict(trace, owner, name);
-  NoteWriter(trace, owner);
-  if (!known->mutated) trace.objects.mutated_sources.push_back(owner);
-  MarkMutated(trace, owner);
-  AddEffect(trace, Effect::Kind::kDelAttr, owner, Text(name), {}, {});
-  SetWritten(trace, owner, name, Shadow());
+  AddStore(trace, known, owner, name, nullptr, Shadow());
 }
 
 }  // namespace frametap

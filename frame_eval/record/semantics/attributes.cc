@@ -45,9 +45,7 @@ static bool ReadClassCounter(Trace& trace, FrameNote& note, PyTypeObject* type, 
   if (!is_counter) return false;
   const SourceId of_owner = SourceOrPin(trace, reinterpret_cast<PyObject*>(owner));
   const SourceId dict = trace.guards.Child(of_owner, Accessor::kDict, 0, nullptr, owner->tp_dict);
-  note.op.expect.kind = ResultSpec::Kind::kSource;
-  note.op.expect.source = trace.guards.Child(dict, Accessor::kKey, 0, name, value);
-  note.op.expect.pinned = false;
+  note.op.expect.SetSource(trace.guards.Child(dict, Accessor::kKey, 0, name, value));
   return true;
 }
 
@@ -116,17 +114,12 @@ void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow
   RefuseOddNames(Py_TYPE(owner));
   if (IsTensor(owner)) return TensorAttribute(trace, note, owner, name);
   if (ArrayAttribute(trace, note, owner, name)) return;
-  if (Shadow* written = WrittenShadow(trace, owner, name)) {
-    note.op.expect.kind = ResultSpec::Kind::kShadow;
-    note.op.expect.shadow = *written;
-    return;
-  }
+  if (Shadow* written = WrittenShadow(trace, owner, name)) return note.op.expect.SetShadow(*written);
   if (PyModule_CheckExact(owner)) {
     GuardTypeOrIdentity(trace, owner);
     RefuseMutatedDict(trace, PyModule_GetDict(owner));
     if (Shadow* written = WrittenShadow(trace, PyModule_GetDict(owner), name)) {  // by `global`
-      note.op.expect.kind = ResultSpec::Kind::kShadow;
-      note.op.expect.shadow = *written;
+      note.op.expect.SetShadow(*written);
       return;
     }
     PyObject* value = ItemQuietly(PyModule_GetDict(owner), name);
@@ -140,9 +133,7 @@ void LoadAttribute(Trace& trace, FrameNote& note, PyObject* owner, Shadow shadow
     SourceId source = SourceOf(trace, owner);
     if (!source.valid()) source = trace.guards.Pinned(owner, ShortRepr(owner));
     if (_PyType_Lookup(&PyModule_Type, name) == nullptr) note.op.expect.answer = value;
-    note.op.expect.kind = ResultSpec::Kind::kSource;
-    note.op.expect.source = trace.guards.Child(source, Accessor::kAttr, 0, name, value);
-    note.op.expect.pinned = true;
+    note.op.expect.SetSource(trace.guards.Child(source, Accessor::kAttr, 0, name, value), /*is_pinned=*/true);
     return;
   }
   if (PySlice_Check(owner)) SpecializeItems(trace, owner);
@@ -326,21 +317,15 @@ static bool PartOfMethod(Trace& trace, FrameNote& note, PyObject* method, PyObje
     part = PyCFunction_GET_SELF(method);
   }
   if (part == nullptr) return false;
-  note.op.expect.kind = ResultSpec::Kind::kSource;
-  note.op.expect.source =
-      trace.guards.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part);
-  note.op.expect.pinned = known->pinned;
+  note.op.expect.SetSource(
+      trace.guards.Child(known->source, is_self ? Accessor::kSelf : Accessor::kFunc, 0, nullptr, part), known->pinned);
   return true;
 }
 
 void GenericLoad(Trace& trace, FrameNote& note, PyObject* owner, PyObject* name) {
   trace.guards.ReadsName(name);
   note.op.expect.kind = ResultSpec::Kind::kAny;
-  if (Shadow* written = WrittenShadow(trace, owner, name)) {
-    note.op.expect.kind = ResultSpec::Kind::kShadow;
-    note.op.expect.shadow = *written;
-    return;
-  }
+  if (Shadow* written = WrittenShadow(trace, owner, name)) return note.op.expect.SetShadow(*written);
   GuardOwner(trace, owner, name);
   LookUp(trace, note, owner, name);
 }
@@ -400,9 +385,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
       if (value.get() == Py_None && kind == T_OBJECT) {
         throw Break{Reason::unknown_attribute, Qualified(type, name)};  // None may stand for nothing in C
       }
-      note.op.expect.kind = ResultSpec::Kind::kSource;
-      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value.get());
-      note.op.expect.pinned = known->pinned;
+      note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kAttr, 0, name, value.get()), known->pinned);
       return;
     }
     if (Py_TYPE(descriptor) == &PyGetSetDescr_Type) {
@@ -415,9 +398,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
         // A value that the trace has written is not in it at a replay before the end.
         if (known->written)
           throw Break{Reason::unknown_operation, Qualified(type, name) + " of an object that was written to"};
-        note.op.expect.kind = ResultSpec::Kind::kSource;
-        note.op.expect.source = trace.guards.Child(known->source, Accessor::kDict, 0, nullptr, dict);
-        note.op.expect.pinned = known->pinned;
+        note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kDict, 0, nullptr, dict), known->pinned);
         return;
       }
       if (PartOfMethod(trace, note, owner, name)) return;
@@ -439,9 +420,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
       if (descriptor != nullptr) LeaveIntOfClassOpen(trace, type, name, descriptor);
       note.op.expect.answer = value;
       if (!is_source) return;
-      note.op.expect.kind = ResultSpec::Kind::kSource;
-      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
-      note.op.expect.pinned = known->pinned;
+      note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kAttr, 0, name, value), known->pinned);
       return;
     }
   }
@@ -496,8 +475,7 @@ static void ModuleAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyOb
     PyObject* value = ItemQuietly(dict, name);
     if (Shadow* written = WrittenShadow(trace, dict, name)) {
       trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
-      note.op.expect.kind = ResultSpec::Kind::kShadow;
-      note.op.expect.shadow = *written;
+      note.op.expect.SetShadow(*written);
       note.op.expect.answer = value;
       return;
     }

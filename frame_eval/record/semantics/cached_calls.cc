@@ -64,9 +64,8 @@ void InvokeCachedByIdentity(Trace& trace, Call& call) {
   call.note.op.expect.kind = ResultSpec::Kind::kPinned;
   PyObject* const result = entry.result();
   if (IsTensor(result)) {
-    call.note.op.expect.kind = ResultSpec::Kind::kSource;
-    call.note.op.expect.source = trace.guards.Pinned(result, CallableName(call.callable) + "(...)");
-    call.note.op.expect.pinned = true;
+    call.note.op.expect.SetSource(trace.guards.Pinned(result, CallableName(call.callable) + "(...)"),
+                                  /*is_pinned=*/true);
   }
   call.note.op.opaque_operation = true;
 }

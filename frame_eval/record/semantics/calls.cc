@@ -27,6 +27,7 @@
 #include "frame_eval/record/semantics/named_tuples.h"
 #include "frame_eval/record/semantics/observers.h"
 #include "frame_eval/segment/compiled_form.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
@@ -320,9 +321,7 @@ static void InvokePartial(Trace& trace, Call& call) {
     inner.args.push_back(call.args[i]);
     inner.shadows.push_back(call.shadows[i]);
   }
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(keywords.get(), &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(keywords.get())) {
     bool overridden = false;
     for (PyObject* name : call.names) overridden = overridden || PyUnicode_Compare(name, key) == 0;
     if (overridden) continue;

@@ -6,6 +6,7 @@
 #include "frame_eval/record/objects/knowledge.h"
 #include "frame_eval/record/objects/outside_containers.h"
 #include "frame_eval/record/trace.h"
+#include "guards/objects/dict_items.h"
 
 namespace frametap {
 
@@ -31,12 +32,9 @@ void AddSpread(Trace& trace, const Event& e, AnyCall* call) {
     call->shadows.push_back(ElementShadow(trace, args, i));
   }
   if (e.n < 3 || e.in[2] == nullptr) return;
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(e.in[2], &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(e.in[2])) {
     call->args.push_back(value);
-    const Shadow* const open = StoredItem(trace, e.in[2], key);
-    call->shadows.push_back(open != nullptr ? *open : Shadow());
+    call->shadows.push_back(ShadowOfItem(trace, e.in[2], key));
     call->names.push_back(key);
   }
 }

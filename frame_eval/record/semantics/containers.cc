@@ -19,6 +19,7 @@
 #include "frame_eval/record/shared_breaks.h"
 #include "frame_eval/record/tensor_branch_guards.h"
 #include "guards/cpython/deque_view.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/dict_read.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/value.h"
@@ -61,9 +62,7 @@ bool ComparesByIdentity(PyObject* container) {
 }
 
 bool HasKeyItself(PyObject* dict, PyObject* object) {
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &at, &key, &value) != 0) {
+  for (const auto [key, value] : DictItems(dict)) {
     if (key == object) return true;
   }
   return false;
@@ -191,8 +190,7 @@ static void ItemOfRow(Trace& trace, FrameNote& note, PyObject* row, PyObject* ke
     if (index < 0) index += size;
     const Shadow shadow = overflow == 0 ? ElementShadow(trace, row, static_cast<Py_ssize_t>(index)) : Shadow();
     if (shadow.kind != Shadow::Kind::kNone) {
-      note.op.expect.kind = ResultSpec::Kind::kShadow;
-      note.op.expect.shadow = shadow;
+      note.op.expect.SetShadow(shadow);
     }
     return;
   }
@@ -313,11 +311,8 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
   }
   if (!is_source && PyDict_CheckExact(container)) {
     if (!IsPlainKey(key)) FixValues(trace, container);  // it may be equal to a plain one
-    if (const Shadow* const open = StoredItem(trace, container, key); open != nullptr) {
-      note.op.expect.kind = ResultSpec::Kind::kShadow;
-      note.op.expect.shadow = *open;
-      return;
-    }
+    if (const Shadow* const open = StoredItem(trace, container, key); open != nullptr)
+      return note.op.expect.SetShadow(*open);
   }
   const bool is_followed = PyDict_Check(container) && is_source && IsFollowedKey(trace, key);
   if (is_followed) {
@@ -326,8 +321,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     if (written == nullptr && PyDict_CheckExact(container) && IsScalar(key))
       written = WrittenShadow(trace, container, key);
     if (written != nullptr) {
-      note.op.expect.kind = ResultSpec::Kind::kShadow;
-      note.op.expect.shadow = *written;
+      note.op.expect.SetShadow(*written);
       return GuardTypeOrIdentity(trace, container);
     }
   }
@@ -336,9 +330,7 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     RefuseWrittenDict(trace, container);
     PyObject* value = ItemQuietly(container, key);
     if (value == nullptr) return trace.guards.Absent(known->source, key, trace.frames.Here());
-    note.op.expect.kind = ResultSpec::Kind::kSource;
-    note.op.expect.source = trace.guards.Child(known->source, Accessor::kKey, 0, key, value);
-    note.op.expect.pinned = known->pinned;
+    note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kKey, 0, key, value), known->pinned);
     return;
   }
   if (PyDict_CheckExact(container) && is_source && !known->adopted && IsReferenceToClass(key)) {
@@ -346,10 +338,8 @@ void Subscript(Trace& trace, FrameNote& note, PyObject* container, PyObject* key
     PyObject* const own_key = KeyForClass(container, key);
     // Who looks there and finds nothing stores an item next.
     if (own_key == nullptr) throw Break{Reason::done_once, "a table of classes"};
-    note.op.expect.kind = ResultSpec::Kind::kSource;
-    note.op.expect.source =
-        trace.guards.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key));
-    note.op.expect.pinned = known->pinned;
+    note.op.expect.SetSource(
+        trace.guards.Child(known->source, Accessor::kKey, 0, own_key, ItemQuietly(container, own_key)), known->pinned);
     return;
   }
   if (PyDict_Check(container)) {

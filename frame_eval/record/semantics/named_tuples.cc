@@ -38,8 +38,7 @@ void NamedTupleField(Trace& trace, FrameNote& note, PyObject* owner, PyObject* f
   note.op.expect.answer = PyTuple_GET_ITEM(owner, index);
   const Shadow shadow = ElementShadow(trace, owner, index);
   if (shadow.kind == Shadow::Kind::kNone) return;
-  note.op.expect.kind = ResultSpec::Kind::kShadow;
-  note.op.expect.shadow = shadow;
+  note.op.expect.SetShadow(shadow);
 }
 
 // p._replace(field=value): its code makes an iterator that takes the values out of a dict, which would fix them.

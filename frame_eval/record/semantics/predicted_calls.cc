@@ -11,6 +11,7 @@
 #include "frame_eval/record/semantics/cached_calls.h"
 #include "frame_eval/record/semantics/calls.h"
 #include "frame_eval/segment/cached_functions.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/objects/well_known_objects.h"
 #include "guards/throw_if_null.h"
@@ -130,12 +131,9 @@ bool IsPredictable(Trace& trace, const PredictedCall& call, PyObject* object, Sh
     return false;
   }
   if (PyDict_CheckExact(object)) {
-    PyObject *key, *value;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(object, &at, &key, &value)) {
-      const Shadow* const open = StoredItem(trace, object, key);
+    for (const auto [key, value] : DictItems(object)) {
       if (!IsPlainScalar(key) || !IsPlainKey(key)) return false;
-      if (!IsPredictable(trace, call, value, open != nullptr ? *open : Shadow(), depth + 1)) return false;
+      if (!IsPredictable(trace, call, value, ShadowOfItem(trace, object, key), depth + 1)) return false;
     }
     return known->open_keys == nullptr;
   }
@@ -171,9 +169,7 @@ Shadow Lend(Trace& trace, const PredictedCall& call, PyObject* predicted, Shadow
     PyObject *key, *value, *other_key, *other;
     Py_ssize_t at = 0, at_other = 0;
     while (PyDict_Next(predicted, &at, &key, &value) && PyDict_Next(object, &at_other, &other_key, &other)) {
-      const Shadow* const open = StoredItem(trace, predicted, key);
-      const Shadow* const before = StoredItem(trace, object, key);
-      const Shadow now = part(value, open != nullptr ? *open : Shadow(), other, before != nullptr ? *before : Shadow());
+      const Shadow now = part(value, ShadowOfItem(trace, predicted, key), other, ShadowOfItem(trace, object, key));
       if (!is_again && now.kind != Shadow::Kind::kNone) KeepValue(trace, object, other_key, now);
     }
   } else {

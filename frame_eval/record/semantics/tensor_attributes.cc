@@ -111,8 +111,7 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
     }
     known->grad_read = true;
     const Ref<> value = grad.defined() ? Must(WrapTensor(grad)) : Ref<>::New(Py_None);
-    note.op.expect.kind = ResultSpec::Kind::kSource;
-    note.op.expect.source = trace.guards.Child(known->source, Accessor::kGrad, 0, nullptr, value.get());
+    note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kGrad, 0, nullptr, value.get()));
     if (trace.repeated_calls) trace.repeated_calls->Invalidate();
     return;
   }
@@ -137,8 +136,7 @@ void TensorAttribute(Trace& trace, FrameNote& note, PyObject* owner, PyObject* n
       RefuseMutatedDict(trace, dict);
       RefuseSharedDict(trace, owner, dict);
       if (trace.repeated_calls) trace.repeated_calls->Invalidate();
-      note.op.expect.kind = ResultSpec::Kind::kSource;
-      note.op.expect.source = trace.guards.Child(known->source, Accessor::kAttr, 0, name, value);
+      note.op.expect.SetSource(trace.guards.Child(known->source, Accessor::kAttr, 0, name, value));
       return;
     }
     throw Break{Reason::tensor_attribute, text};

@@ -16,6 +16,7 @@
 #include "frame_eval/record/trace/attention_nodes.h"
 #include "frame_eval/record/trace/function_nodes.h"
 #include "frame_eval/record/trace/python_ops.h"
+#include "guards/objects/dict_items.h"
 #include "guards/objects/thread_end.h"
 #include "guards/objects/torch_tensor.h"
 #include "guards/throw_if_null.h"
@@ -205,9 +206,7 @@ bool CollectTensors(PyObject* object, std::vector<PyObject*>* tensors, int depth
     return true;
   }
   if (!PyDict_CheckExact(object)) return false;
-  Py_ssize_t at = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(object, &at, &key, &value)) {
+  for (const auto [key, value] : DictItems(object)) {
     if (!IsScalar(key) || !CollectTensors(value, tensors, depth + 1)) return false;
   }
   return true;
