@@ -95,16 +95,17 @@ def compile(  # the name users know from torch.compile
     They also do if the results of the compiled form differ from the graph in number, type, dtype or
     shape.
     """
+    decorate = functools.partial(
+        compile,
+        backend=backend,
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        mode=mode,
+        options=options,
+        disable=disable,
+    )
     if f is None:
-        return functools.partial(
-            compile,
-            backend=backend,
-            fullgraph=fullgraph,
-            dynamic=dynamic,
-            mode=mode,
-            options=options,
-            disable=disable,
-        )
+        return decorate
     if mode not in (None, "default"):
         raise FrametapError(
             f"compile: mode={mode!r} is not known; frametap has 'default' only "
@@ -114,16 +115,7 @@ def compile(  # the name users know from torch.compile
         raise FrametapError(f"compile: dynamic must be True, False or None, got {dynamic!r:.60}")
     checked = checked_options(options)
     if isinstance(f, (staticmethod, classmethod)):
-        return type(f)(
-            compile(
-                f.__func__,
-                backend=backend,
-                fullgraph=fullgraph,
-                dynamic=dynamic,
-                options=options,
-                disable=disable,
-            )
-        )
+        return type(f)(decorate(f.__func__))
     if not callable(f):
         raise FrametapError(
             f"compile: a function, method or torch.nn.Module expected, got {type(f).__name__} {f!r:.60}"

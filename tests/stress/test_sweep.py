@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ def test_faults_change_nothing() -> None:
     )
 
 
+@pytest.mark.skipif(os.environ.get("FRAMETAP_FAST_PATHS") == "off", reason="there are none")
 def test_forced_errors_leave_fast_paths_on() -> None:
     """Layers are repeated as in production, and an op of a repeated layer raises as the interpreted one does."""
 
