@@ -12,6 +12,7 @@
 #include "guards/objects/dict_items.h"
 #include "guards/objects/well_known_objects.h"
 #include "ir/graph/builtin_op.h"
+#include "ir/graph/walk.h"
 
 namespace frametap {
 namespace {
@@ -22,11 +23,14 @@ class NumbersAtEntry {
   explicit NumbersAtEntry(const Segment& segment) : segment_(segment) {}
 
   std::optional<Number> At(ValueId value) {
-    const auto [known, is_new] = known_.try_emplace(value.raw());
-    if (!is_new) return known->second;
-    std::optional<Number> number = Compute(value);
-    known_[value.raw()] = number;
-    return number;
+    const auto is_computed = [&](ValueId id, const Node* node) {
+      return !known_.contains(id.raw()) && (node == nullptr || node->is_scalar());
+    };
+    for (const ValueId id : OperandsFirst(segment_.ir.graph, value, is_computed)) {
+      const std::optional<Number> number = Compute(id);
+      known_.emplace(id.raw(), number);
+    }
+    return Known(value);
   }
 
  private:
@@ -44,7 +48,7 @@ class NumbersAtEntry {
     for (size_t i = 0; i < node.args.size(); ++i) {
       const Arg& arg = node.args[i];
       std::optional<Number> operand;
-      if (arg.kind == Arg::Kind::kValue) operand = At(arg.value);
+      if (arg.kind == Arg::Kind::kValue) operand = Known(arg.value);
       if (arg.kind == Arg::Kind::kConst && arg.constant.isInt()) operand = Number::Int(arg.constant.toInt());
       if (arg.kind == Arg::Kind::kConst && arg.constant.isDouble()) operand = Number::Float(arg.constant.toDouble());
       if (!operand) return std::nullopt;
@@ -52,6 +56,11 @@ class NumbersAtEntry {
     }
     Number result;
     return frametap::Compute(node.builtin_op, operands[0], operands[1], &result) ? std::optional(result) : std::nullopt;
+  }
+
+  std::optional<Number> Known(ValueId value) const {
+    const auto known = known_.find(value.raw());
+    return known != known_.end() ? known->second : std::nullopt;
   }
 
   std::optional<Number> OfInput(ValueId value) const {

@@ -1,6 +1,7 @@
 // A walk over the values that a value is computed from.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -29,6 +30,20 @@ bool WalkOperands(const Graph& graph, ValueId value, F&& visit) {
     if (walk == Walk::kOn && node != nullptr) ForEachUse(node->args, [&](ValueId use) { work.push_back(use); });
   }
   return true;
+}
+
+// Returns the value and those that it is computed from, each after its operands, as far as `is_wanted(value, node)`. Nothing
+// below another value is visited. A loop over them takes the place of a recursion, for which chains may be too long.
+template <class F>
+std::vector<ValueId> OperandsFirst(const Graph& graph, ValueId value, F&& is_wanted) {
+  std::vector<ValueId> wanted;
+  WalkOperands(graph, value, [&](ValueId id, const Node* node) {
+    if (!is_wanted(id, node)) return Walk::kNotBelow;
+    wanted.push_back(id);
+    return Walk::kOn;
+  });
+  std::sort(wanted.begin(), wanted.end());  // values are made in this order
+  return wanted;
 }
 
 }  // namespace frametap

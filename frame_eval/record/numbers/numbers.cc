@@ -28,7 +28,8 @@
 namespace frametap {
 
 static bool EqualTuples(Trace& trace, PyObject* a, PyObject* b);
-static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vector<SourceId>* sources);
+static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vector<SourceId>* sources,
+                         size_t depth = 0);
 namespace {
 
 // Numbers of BINARY_OP (opcode.h would bring its macros): the in-place ones follow 13 later.
@@ -403,7 +404,8 @@ static bool Express(Trace& trace, PyObject* object, Shadow shadow, NumberExpr* e
   }
 }
 
-static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vector<SourceId>* sources) {
+static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vector<SourceId>* sources, size_t depth) {
+  if (depth == NumberExpr::kMostTerms) return false;  // each level is a term
   const Shadow shadow = Canonical(trace, Shadow{Shadow::Kind::kValue, value.raw()});
   if (shadow.kind == Shadow::Kind::kSource) return Express(trace, nullptr, shadow, expr, sources);
   const NodeId def = trace.aten.graph().value(value).def;
@@ -412,7 +414,7 @@ static bool ExpressValue(Trace& trace, ValueId value, NumberExpr* expr, std::vec
   if (RowOf(node.builtin_op).operands == Type::Kind::kNone) return false;
   for (const Arg& arg : node.args) {
     if (arg.kind == Arg::Kind::kValue) {
-      if (!ExpressValue(trace, arg.value, expr, sources)) return false;
+      if (!ExpressValue(trace, arg.value, expr, sources, depth + 1)) return false;
       continue;
     }
     const bool is_float = arg.constant.isDouble();
@@ -530,9 +532,7 @@ static bool EqualTuples(Trace& trace, PyObject* a, PyObject* b) {
   return true;
 }
 
-// None where a number is not computed by scalar ops alone, or is too large for a graph.
-c10::IValue NumberAt(Trace& trace, ValueId value) {
-  if (auto it = trace.numbers.results.find(value.raw()); it != trace.numbers.results.end()) return it->second;
+static c10::IValue ComputeNumber(Trace& trace, ValueId value) {
   c10::IValue number;
   const NodeId def = trace.aten.graph().value(value).def;
   if (auto it = trace.numbers.inputs.find(value.raw()); it != trace.numbers.inputs.end()) {
@@ -564,6 +564,19 @@ c10::IValue NumberAt(Trace& trace, ValueId value) {
   }
   trace.numbers.results[value.raw()] = number;
   return number;
+}
+
+// None where a number is not computed by scalar ops alone, or is too large for a graph.
+c10::IValue NumberAt(Trace& trace, ValueId value) {
+  if (auto it = trace.numbers.results.find(value.raw()); it != trace.numbers.results.end()) return it->second;
+  const auto is_computed = [&](ValueId id, const Node* node) {
+    return node != nullptr && node->is_scalar() && node->builtin_op != BuiltinOp::kSize &&
+           !trace.numbers.results.contains(id.raw());
+  };
+  for (const ValueId id : OperandsFirst(trace.aten.graph(), value, is_computed)) {
+    if (id != value) ComputeNumber(trace, id);
+  }
+  return ComputeNumber(trace, value);
 }
 
 }  // namespace frametap

@@ -227,18 +227,12 @@ static std::optional<IntTerm> IntOfOp(Trace& trace, ValueId tensor, const IntsIn
 // rounding_mode="trunc"), or none.
 std::optional<IntTerm> IntInTensor(Trace& trace, ValueId tensor) {
   const Graph& graph = trace.aten.graph();
-  std::vector<ValueId> elements;
-  WalkOperands(graph, tensor, [&](ValueId id, const Node*) {
+  const auto is_int = [&](ValueId id, const Node*) {
     const Type& type = graph.value(id).type;
-    if (type.kind != Type::Kind::kTensor || type.dtype != c10::ScalarType::Long || !type.sizes.empty()) {
-      return Walk::kNotBelow;
-    }
-    elements.push_back(id);
-    return Walk::kOn;
-  });
-  std::sort(elements.begin(), elements.end());  // each after its operands
+    return type.kind == Type::Kind::kTensor && type.dtype == c10::ScalarType::Long && type.sizes.empty();
+  };
   IntsInTensors known;
-  for (const ValueId id : elements) {
+  for (const ValueId id : OperandsFirst(graph, tensor, is_int)) {
     const std::optional<IntTerm> term = IntOfOp(trace, id, known);
     if (!term) return std::nullopt;
     known.emplace(id, *term);
