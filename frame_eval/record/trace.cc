@@ -76,6 +76,18 @@ Trace::Trace(SegmentCache& store, FrameState& base, const WorldState& world)
 
 Trace::~Trace() { aten.Stop(); }
 
+bool HasChanged(const Trace& trace, SourceId place) {
+  const SegmentCache& store = trace.store;
+  return store.has_changing_numbers() && store.MayBeChanging(trace.guards.NameHash(place)) &&
+         store.IsChanging(trace.guards.Name(place));
+}
+
+bool HasChangedInLength(const Trace& trace, SourceId container) {
+  const SegmentCache& store = trace.store;
+  return store.has_changing_numbers() && store.MayBeChanging(LengthNameHash(trace.guards.NameHash(container))) &&
+         store.IsChanging(LengthName(trace.guards.Name(container)));
+}
+
 void Rewind(Trace& trace, const Mark& mark) {
   FT_DCHECK(mark.effects <= trace.effects.Now() && mark.decisions <= trace.decisions.size());  // effects/E1
   trace.aten.Rewind(mark.aten);

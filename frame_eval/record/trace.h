@@ -105,6 +105,10 @@ struct Trace {
   CollectorPause collector_;
 };
 
+// Returns whether a segment has missed for another number or object in this place.
+bool HasChanged(const Trace& trace, SourceId place);
+bool HasChangedInLength(const Trace& trace, SourceId container);
+
 // Takes graph, guards, effects, decisions and the thread's changes back to a mark.
 void Rewind(Trace& trace, const Mark& mark);
 

@@ -159,8 +159,13 @@ class SegmentCache {
   bool FirstTold(const std::string& what) { return told_.insert(what).second; }
   // Notes a place, by the name of its source, for which a segment has missed: a number, an object or a length. It is left
   // open from then on.
-  void NoteChanging(const std::string& source) { changing_.insert(source); }
+  void NoteChanging(const std::string& source) {
+    changing_.insert(source);
+    changing_hashes_.insert(HashOf(source));
+  }
   bool IsChanging(const std::string& source) const { return changing_.contains(source); }
+  // Returns false if no such place has the hash (HashOf): most names need not be made.
+  bool MayBeChanging(uint64_t hash) const { return changing_hashes_.contains(hash); }
   bool has_changing_numbers() const { return !changing_.empty(); }
   // A segment whose backend takes sizes for constants has missed for one: the next leave them open.
   void NoteOtherSizes() { other_sizes_ = true; }
@@ -189,6 +194,7 @@ class SegmentCache {
   absl::flat_hash_map<std::string, int> names_;
   std::deque<LogEntry> log_;
   absl::flat_hash_set<std::string> told_, changing_;
+  absl::flat_hash_set<uint64_t> changing_hashes_;
   absl::flat_hash_map<PyObject*, Ref<>> by_identity_;  // with weak references
   bool speculates_ = true;
   bool other_sizes_ = false;

@@ -33,21 +33,25 @@ class Explorer {
 
   // Returns false if `report` has the place where the path ends.
   bool Reach(SourceId id, Reached* out, MissReport* report) {
-    const uint32_t i = id.raw();
-    if (state_[i] == kUnknown) {
+    // A path may have as many steps as a linked list has nodes: no recursion.
+    std::vector<SourceId> steps;
+    for (SourceId at = id; at.valid() && state_[at.raw()] == kUnknown; at = guards_.steps[at.raw()].parent) {
+      steps.push_back(at);
+    }
+    for (; !steps.empty(); steps.pop_back()) {
+      const uint32_t i = steps.back().raw();
       const Step& step = guards_.steps[i];
-      Reached parent;
-      if (step.parent.valid() && !Reach(step.parent, &parent, report)) return false;
-      if (!Follow(step, parent.object, roots_, &found_[i])) {
-        report->source = NameOf(guards_.steps, id);
+      PyObject* const parent = step.parent.valid() ? found_[step.parent.raw()].object : nullptr;
+      if (!Follow(step, parent, roots_, &found_[i])) {
+        report->source = NameOf(guards_.steps, steps.back());
         report->want = "present";
         report->got = "missing";
-        report->why = WhyNotFollowed(step, parent.object, roots_);
+        report->why = WhyNotFollowed(step, parent, roots_);
         return false;
       }
       state_[i] = kReached;
     }
-    *out = found_[i];
+    *out = found_[id.raw()];
     return true;
   }
 
@@ -168,10 +172,14 @@ Predicate WantOf(const GuardEntry& entry, const SourceTable& table) {
   return {entry.same ? Form::kIsSource : Form::kIsNotSource, entry.other};
 }
 
-Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id) {
-  Reached at;
+std::vector<Reached> ReachWanted(const FrozenGuards& guards, const Roots& roots) {
+  Explorer explorer(guards, roots);
+  std::vector<Reached> found(guards.wanted.size());
   MissReport unused;
-  return Explorer(guards, roots).Reach(id, &at, &unused) ? at : Reached();
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!explorer.Reach(guards.wanted[i], &found[i], &unused)) found[i] = Reached();
+  }
+  return found;
 }
 
 std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std::pair<SourceId, ValueId>>& inputs) {

@@ -16,7 +16,8 @@ std::vector<GuardLine> LinesOf(const FrozenGuards& guards, const std::vector<std
 std::vector<SizeSymbol> OpenSizesOf(const FrozenGuards& guards,
                                     const std::vector<std::pair<SourceId, ValueId>>& inputs);
 MissReport ExplainMiss(const FrozenGuards& guards, const Roots& roots);
-Reached ReachAnew(const FrozenGuards& guards, const Roots& roots, SourceId id);  // empty if the path ends before
+// Returns what is at the end of each of `guards.wanted` now, and an empty Reached for a path that ends before.
+std::vector<Reached> ReachWanted(const FrozenGuards& guards, const Roots& roots);
 Predicate WantOf(const GuardEntry& entry, const SourceTable& table);
 
 }  // namespace frametap

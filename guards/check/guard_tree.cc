@@ -108,8 +108,10 @@ std::string Tree::Recheck(const Roots& roots, Verdict verdict) {
     if (!hit && verdict == Verdict::kHit) return "a hit, but " + miss.source + ": " + miss.why;
     if (verdict != Verdict::kHit) return "";
     const auto same = [](const Reached& a, const Reached& b) { return a.object == b.object && a.number == b.number; };
-    for (const SourceId id : frozen_.wanted) {
-      if (!same(ReachAnew(frozen_, roots, id), At(id))) return NameOf(frozen_.steps, id) + " is not what is there";
+    const std::vector<Reached> found = ReachWanted(frozen_, roots);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const SourceId id = frozen_.wanted[i];
+      if (!same(found[i], At(id))) return NameOf(frozen_.steps, id) + " is not what is there";
     }
     return "";
   } catch (const std::exception& e) {

@@ -106,6 +106,11 @@ std::string GuardRecorder::Name(SourceId id) const {
   return impl_->shown.Name(id);
 }
 
+uint64_t GuardRecorder::NameHash(SourceId id) const {
+  AddNewSteps(impl_->steps, &impl_->shown);
+  return impl_->shown.NameHash(id);
+}
+
 void GuardRecorder::Type(SourceId id, const GuardSite& why) {
   if (impl_->object(id) == nullptr || impl_->is_number(id) || impl_->IsToldByNoHooks(id)) return;
   impl_->Say(id, Guard::Kind::kType, 0, nullptr, why,

@@ -60,7 +60,8 @@ class GuardRecorder {
   Accessor accessor(SourceId id) const;
   PyObject* KeyOf(SourceId id) const;   // attribute name or dict key of its last step; borrowed, may be null
   Source Describe(SourceId id) const;   // in words
-  std::string Name(SourceId id) const;  // "L.self.weight"; slow
+  std::string Name(SourceId id) const;   // "L.self.weight"; slow
+  uint64_t NameHash(SourceId id) const;  // as SourceTable::NameHash
 
   // -- predicates -- `why` is the instruction that has read the fact. Its code is kept alive.
   // Adds a guard of a kind that is made of the object, and of the parameter of its row (GUARD_OF in predicates.def). Does

@@ -40,6 +40,14 @@ std::string FrameLetter(const char* letter, const Source& s) {
   return FrameOf(s.index) == 0 ? letter : absl::StrCat(letter, FrameOf(s.index));
 }
 
+// FNV-1a (Fowler, Noll, Vo): the hash of a text continues the hash of its beginning.
+constexpr uint64_t kHashOfNothing = 0xcbf29ce484222325;
+
+uint64_t Hashed(uint64_t begin, std::string_view text) {
+  for (const char c : text) begin = (begin ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return begin;
+}
+
 std::string RootText(const std::string& letter, const Source& s) {
   return IsPathWord(s.text) ? absl::StrCat(letter, ".", s.text) : absl::StrCat(letter, ".<attr>(", Quoted(s.text), ")");
 }
@@ -51,7 +59,11 @@ std::string_view WordOf(Accessor accessor) { return kAccessorWords[static_cast<s
 SourceId SourceTable::Add(Source source) {
   FT_DCHECK(!source.parent.valid() || source.parent.raw() < sources_.size());  // S1
   const auto [it, added] = ids_.try_emplace(KeyOf(source), SourceId(sources_.size()));
-  if (added) sources_.push_back(std::move(source));
+  if (added) {
+    const uint64_t begin = BeginsName(source) ? kHashOfNothing : NameHash(source.parent);
+    name_hashes_.push_back(Hashed(begin, ShownStep(source)));
+    sources_.push_back(std::move(source));
+  }
   return it->second;
 }
 
@@ -75,18 +87,29 @@ SourceId SourceTable::root(SourceId id) const {
   return id;
 }
 
+const char* SourceTable::GlobalLetter(const Source& source) const {
+  if (source.accessor != Accessor::kGlobal) return nullptr;
+  // One of the entry frame's own function.
+  if (!source.parent.valid() || (*this)[source.parent].accessor == Accessor::kFunction) return "G";
+  // The two dicts that stand for globals and builtins are, too, known by identity.
+  const Source& dict = (*this)[source.parent];
+  if (dict.accessor != Accessor::kPinned) return nullptr;
+  return dict.text == "G" ? "G" : dict.text == "B" ? "B" : nullptr;
+}
+
+std::string SourceTable::ShownStep(const Source& source) const {
+  const char* const letter = GlobalLetter(source);
+  return letter != nullptr ? RootText(letter, source) : StepText(source);
+}
+
+// A path may have as many steps as a linked list has nodes: without recursion, each step is written once.
 std::string SourceTable::Name(SourceId id) const {
   if (!id.valid() || id.raw() >= sources_.size()) return "?";
-  const Source& s = (*this)[id];
-  // A global of the entry frame's own function is shown from its root letter.
-  const bool shown_from_root = !s.parent.valid() || (*this)[s.parent].accessor == Accessor::kFunction;
-  if (shown_from_root && s.accessor == Accessor::kGlobal) return RootText("G", s);
-  // The two dicts that stand for them are, too, known by identity.
-  if (!shown_from_root && s.accessor == Accessor::kGlobal && (*this)[s.parent].accessor == Accessor::kPinned &&
-      ((*this)[s.parent].text == "G" || (*this)[s.parent].text == "B")) {
-    return RootText((*this)[s.parent].text, s);
-  }
-  return absl::StrCat(s.parent.valid() ? Name(s.parent) : "", StepText(s));
+  std::vector<SourceId> steps = {id};
+  while (!BeginsName((*this)[steps.back()])) steps.push_back((*this)[steps.back()].parent);
+  std::string name;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) absl::StrAppend(&name, ShownStep((*this)[*step]));
+  return name;
 }
 
 bool IsPinnedPath(const std::string& text) {
@@ -110,11 +133,17 @@ bool IsPinnedPath(const std::string& text) {
   return true;
 }
 
-std::string LengthName(const std::string& container) {
+static std::string LengthStep() {
   Source length;
   length.accessor = Accessor::kLength;
-  return absl::StrCat(container, StepText(length));
+  return StepText(length);
 }
+
+std::string LengthName(const std::string& container) { return absl::StrCat(container, LengthStep()); }
+
+uint64_t HashOf(std::string_view name) { return Hashed(kHashOfNothing, name); }
+
+uint64_t LengthNameHash(uint64_t container) { return Hashed(container, LengthStep()); }
 
 std::string StepText(const Source& s) {
   switch (s.accessor) {

@@ -1,5 +1,6 @@
 // Source: a path by which replay reaches an object again, as a chain of accessors from a root.
 //   S1  A source's parent has a smaller id; equal (parent, accessor, key) is one source.
+//   S2  NameHash is HashOf of the name, and no name is made for it.
 // Not here: following a path on real objects (guards/kinds/accessor.h).
 #pragma once
 
@@ -42,13 +43,20 @@ class SourceTable {
   size_t size() const { return sources_.size(); }
   SourceId root(SourceId id) const;
   std::string Name(SourceId id) const;  // "L.self.layers[0].weight"
+  uint64_t NameHash(SourceId id) const { return name_hashes_[id.raw()]; }  // S2
 
  private:
   using Key = std::tuple<uint32_t, Accessor, int64_t, std::string>;
 
   static Key KeyOf(const Source& source) { return {source.parent.raw(), source.accessor, source.index, source.text}; }
 
+  // Returns the letter of a global that is shown from a root, and null for other sources.
+  const char* GlobalLetter(const Source& source) const;
+  std::string ShownStep(const Source& source) const;
+  bool BeginsName(const Source& source) const { return !source.parent.valid() || GlobalLetter(source) != nullptr; }
+
   std::vector<Source> sources_;
+  std::vector<uint64_t> name_hashes_;
   absl::flat_hash_map<Key, SourceId> ids_;
   absl::flat_hash_map<Key, size_t> marks_;  // the number of marks of each text
 };
@@ -56,5 +64,7 @@ class SourceTable {
 bool IsPinnedPath(const std::string& text);            // `torch.nn.Linear`: can stand as a root as it is
 std::string LengthName(const std::string& container);  // of its length as a number: "L.x.len"
 std::string StepText(const Source& source);            // the last step of a source: ".weight", "[0]", "L.x"
+uint64_t HashOf(std::string_view name);
+uint64_t LengthNameHash(uint64_t container);  // of LengthName, by the hash of the container's name
 
 }  // namespace frametap

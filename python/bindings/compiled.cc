@@ -41,6 +41,14 @@ std::vector<std::weak_ptr<SegmentCache>>& Stores() {
   return *stores;
 }
 
+SourceId SourceOfRow(Segment& segment, size_t number) {
+  const SegmentIr& ir = segment.Shown();
+  if (number < ir.guards.size()) return ir.guards[number].source;
+  const size_t decision = number - ir.guards.size();
+  if (decision >= ir.decisions.outcomes.size()) throw py::index_error("no guard has this number");
+  return DecisionLine(segment, decision).source;
+}
+
 std::shared_ptr<SegmentCache> StoreOfObject(const py::object& object) {
   if (!IsCompiledFunction(object.ptr())) throw py::type_error("not a compiled function");
   return StoreOf(object.ptr());
@@ -213,8 +221,8 @@ void BindCompiled(py::module_& m) {
                                  py::dict d;
                                  d["number"] = i;
                                  d["is_decision"] = i >= ir.guards.size();
-                                 d["source"] = ir.sources.Name(line.source);
-                                 d["path"] = SourcePath(line.source, *s.segment);
+                                 d["root"] = SourceStep(ir.sources.root(line.source), *s.segment);
+                                 d["step"] = SourceStep(line.source, *s.segment);
                                  d["position"] = PositionDict(line.why);
                                  d["predicate"] = "";
                                  if (line.predicate) {
@@ -244,6 +252,18 @@ void BindCompiled(py::module_& m) {
                                d["outcomes"] = decisions.outcomes;
                                return d;
                              })
+      .def(
+          "guard_source",
+          [](const SegmentHandle& s, size_t number) {
+            return s.segment->Shown().sources.Name(SourceOfRow(*s.segment, number));
+          },
+          py::arg("number"), "The name of the source of this row, such as L.x.")
+      .def(
+          "guard_path",
+          [](const SegmentHandle& s, size_t number) {
+            return SourcePath(SourceOfRow(*s.segment, number), *s.segment);
+          },
+          py::arg("number"), "The steps of the source of this row, from its root.")
       .def(
           "guard_holds",
           [](const SegmentHandle& s, size_t number, const py::object& object) {

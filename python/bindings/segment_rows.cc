@@ -22,19 +22,21 @@ py::dict PositionDict(const Position& at) {
   return d;
 }
 
+py::tuple SourceStep(SourceId id, Segment& segment) {
+  const Source& source = segment.Shown().sources[id];
+  py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
+  if (source.accessor == Accessor::kPinned) {
+    key = py::reinterpret_borrow<py::object>(segment.guards->frozen().steps[id.raw()].key.object.get());
+  }
+  return py::make_tuple(std::string(WordOf(source.accessor)), key);
+}
+
 py::list SourcePath(SourceId id, Segment& segment) {
   const SourceTable& sources = segment.Shown().sources;
   std::vector<SourceId> steps;
   for (; id.valid(); id = sources[id].parent) steps.push_back(id);
   py::list out;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const Source& source = sources[*step];
-    py::object key = source.text.empty() ? py::object(py::int_(source.index)) : py::object(py::str(source.text));
-    if (source.accessor == Accessor::kPinned) {
-      key = py::reinterpret_borrow<py::object>(segment.guards->frozen().steps[step->raw()].key.object.get());
-    }
-    out.append(py::make_tuple(std::string(WordOf(source.accessor)), key));
-  }
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) out.append(SourceStep(*step, segment));
   return out;
 }
 

@@ -15,6 +15,7 @@ py::dict PositionDict(const Position& at);
 // the object itself where the object is known by identity, because several objects may have one name (a function and
 // its wrappers).
 py::list SourcePath(SourceId id, Segment& segment);
+py::tuple SourceStep(SourceId id, Segment& segment);  // the last of them
 // Returns the guard that row `number` of guard_rows describes; null for rows that are only a path or a decision.
 const GuardEntry* EntryOf(const Segment& segment, size_t number);
 // Returns whether the guard of that row holds for the object, and None where it is not a guard on one object.

@@ -236,8 +236,8 @@ class Position(TypedDict):
 class GuardRow(TypedDict):
     number: int
     is_decision: bool  # a branch on elements: it holds if the graph of Segment.decisions says so
-    source: str
-    path: list[tuple[str, Any]]
+    root: tuple[str, Any]  # the first step of the source's path, and the last
+    step: tuple[str, Any]
     predicate: str  # "" if the row is only a path; then it has no kind
     position: Position
     kind: str  # a word of ir/segment/predicates.def
@@ -323,6 +323,8 @@ class Segment:
     def inputs(self) -> list[InputRow]: ...
     @property
     def guard_rows(self) -> list[GuardRow]: ...
+    def guard_source(self, number: int) -> str: ...
+    def guard_path(self, number: int) -> list[tuple[str, Any]]: ...
     @property
     def decisions(self) -> DecisionRows | None: ...
     def guard_holds(self, number: int, object: object) -> bool | None: ...

@@ -282,7 +282,7 @@ def guard_of(segment: _C.Segment, row: _C.GuardRow) -> Guard:
     at = row["position"]
     return Guard(
         segment.name,
-        row["source"],
+        segment.guard_source(row["number"]),
         row["predicate"],
         row["kind"],
         expected_of(row),
@@ -296,7 +296,7 @@ def guard_of(segment: _C.Segment, row: _C.GuardRow) -> Guard:
 def root_name_of(segment: _C.Segment, row: _C.GuardRow) -> str:
     """Returns the expression that made the value at which the source begins, if that has no name."""
     frames = [(segment.code, segment.entry_offset), *segment.callers]
-    return name_of_root(row["path"][0], frames)
+    return name_of_root(row["root"], frames)
 
 
 def reset(f: Any = None) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import linecache
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from frametap import _C
 from frametap._compile import compiled_of, guard_of, root_name_of
-from frametap._guards import Guard
+from frametap._guards import Guard, expected_of
 from frametap._records import MissText, counted
 
 __all__ = ["BreakReport", "Explanation", "FaultReport", "MissText", "explain"]
+
+# Steps to a number that a call passes within lists, dicts and tensors.
+_STEPS_FROM_CALL = ("item", "key", "size", "length")
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,12 @@ class Explanation:
     @property
     def fixed_numbers(self) -> list[Guard]:
         """Guards that serve only one size or number: any other is recorded again."""
-        return [guard for guard, row in self._guards() if _fixes_number(guard, row)]
+        return [
+            guard_of(segment, row)
+            for segment in self.segments
+            for row in segment.guard_rows
+            if row["predicate"] and _fixes_number(segment, row)
+        ]
 
     @property
     def ops_without_size_rule(self) -> list[tuple[str, str]]:
@@ -105,12 +112,6 @@ class Explanation:
         for segment in self.segments:
             found += [(node.op, node.position) for node in segment.graph.nodes_with_fresh_sizes]
         return list(dict.fromkeys(found))
-
-    def _guards(self) -> Iterator[tuple[Guard, _C.GuardRow]]:
-        for segment in self.segments:
-            for row in segment.guard_rows:
-                if row["predicate"]:
-                    yield guard_of(segment, row), row
 
     def __str__(self) -> str:
         out = [
@@ -163,15 +164,18 @@ class Explanation:
         return "\n".join(out)
 
 
-def _fixes_number(guard: Guard, row: _C.GuardRow) -> bool:
-    steps = [accessor for accessor, _ in row["path"]]
-    if guard.kind == "tensor":
+def _fixes_number(segment: _C.Segment, row: _C.GuardRow) -> bool:
+    root, step = row["root"][0], row["step"][0]
+    if row["kind"] == "tensor":
         # The shape of a parameter or buffer is expected to stay.
         shape = row["argument"]["shape"]
-        return steps[-1] != "module_attr" and any(size is not None for size in shape)
-    is_number = type(guard.expected) in (int, float)
-    from_call = steps[0] in ("local", "stack") and set(steps[1:]) <= {"item", "key", "size", "len"}
-    return guard.kind == "==" and is_number and from_call
+        return step != "module_attr" and any(size is not None for size in shape)
+    if row["kind"] not in ("==", "len") or type(expected_of(row)) not in (int, float):
+        return False
+    if root not in ("local", "stack") or step not in (root, *_STEPS_FROM_CALL):
+        return False
+    # The whole path: it may have as many steps as a linked list has nodes.
+    return all(one in _STEPS_FROM_CALL for one, _ in segment.guard_path(row["number"])[1:])
 
 
 def _milliseconds(seconds: float) -> str:
@@ -198,10 +202,10 @@ def explain(f: Any, *args: Any, **kwargs: Any) -> Explanation:
     misses: list[MissText] = []
     faults: list[FaultReport] = []
     names = {
-        (segment.name, row["source"]): root_name_of(segment, row)
+        (segment.name, segment.guard_source(row["number"])): root_name_of(segment, row)
         for segment in _C.segments(compiled)
         for row in segment.guard_rows
-        if row["path"][0][0] == "stack"
+        if row["root"][0] == "stack"
     }
     for row in _C.log(compiled):
         position = row["position"]

@@ -36,14 +36,13 @@ def checks_of(
     """Returns the checks of a segment, or None if a guard on a settled object fails. `refused` gets the text of that guard."""
     checks: list[prog.Check] = []
     for row in segment.guard_rows:
-        predicate = row["predicate"]
-        if not predicate or row["is_decision"]:
+        if not row["predicate"] or row["is_decision"]:
             continue
-        where = objects.resolve(row["path"], environment)
+        where = objects.resolve(segment.guard_path(row["number"]), environment)
         if isinstance(where, Settled):
             if not _holds(segment, row, where.value, objects, environment):
                 refused.append(
-                    f"{segment.name}: {row['source']} : {predicate}  @ {row['position']['text']}"
+                    f"{segment.name}: {_text(segment, row)}  @ {row['position']['text']}"
                 )
                 return None
             continue
@@ -58,7 +57,7 @@ def checks_of(
         if wants is None:
             refuse_segment(
                 segment.name,
-                f"the check '{row['source']} : {predicate}' has no form in a file",
+                f"the check '{_text(segment, row)}' has no form in a file",
                 "make the argument a tensor, a number or a container of these",
                 row["position"],
             )
@@ -66,6 +65,10 @@ def checks_of(
             of = prog.Ref(where.name, (*where.path, *step), where.weight)
             checks.append(prog.Check(of, want))
     return checks
+
+
+def _text(segment: _C.Segment, row: _C.GuardRow) -> str:
+    return f"{segment.guard_source(row['number'])} : {row['predicate']}"
 
 
 def _relates(
@@ -86,13 +89,13 @@ def _same(
     same = row["kind"] == "is"
     if isinstance(other, Settled):
         if isinstance(other.value, torch.Tensor):
-            other = objects.weight(other.value, row["source"])
+            other = objects.weight(other.value, segment.guard_source(row["number"]))
         elif not same:
             return []  # an argument of the program is not one of the model's own objects
         else:
             refuse_segment(
                 segment.name,
-                f"the check '{row['source']} : {row['predicate']}' has no form in a file",
+                f"the check '{_text(segment, row)}' has no form in a file",
                 "do not pass the model's own objects to it",
                 row["position"],
             )

@@ -346,6 +346,17 @@ def test_explain_tells_what_is_fixed_and_which_sizes_nobody_predicts() -> None:
     assert frametap.explain(of_model).fixed_numbers == []
 
 
+def test_explain_tells_which_lengths_are_fixed() -> None:
+    def f(x: Tensor, values: list[int]) -> Tensor:
+        return x + 1 if len(values) == 3 else x
+
+    captured = frametap.compile(f)
+    captured(torch.ones(4), [1, 2, 3])
+    assert [(g.source, g.kind, g.expected) for g in frametap.explain(captured).fixed_numbers] == [
+        ("L.values", "len", 3)
+    ]
+
+
 def test_sizes_that_are_broadcast_again_and_again_stay_short() -> None:
     """Each layer adds what it got (an open size) to what it made (the weight's): one formula, not twice as long a one."""
     layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(20))

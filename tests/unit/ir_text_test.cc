@@ -1,4 +1,4 @@
-// Laws: graph/G2, literal/L1, source/S1, segment_ir/T1, segment_ir/T2, segment_ir/T3
+// Laws: graph/G2, literal/L1, source/S1, source/S2, segment_ir/T1, segment_ir/T2, segment_ir/T3
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -174,6 +174,30 @@ std::string Canonical(std::string text) {
   const size_t at = text.find("set{%0,}");
   if (at != std::string::npos) text.replace(at, 8, "set{%0}");
   return text;
+}
+
+// source/S2.
+TEST(TextTest, TheHashOfASourceIsThatOfItsName) {
+  SourceTable table;
+  const auto add = [&](SourceId parent, Accessor accessor, const char* text, int64_t index = 0) {
+    return table.Add({parent, accessor, index, text});
+  };
+  const SourceId function = add({}, Accessor::kFunction, ""), local = add({}, Accessor::kLocal, "x");
+  const SourceId globals = add({}, Accessor::kPinned, "G"), builtins = add({}, Accessor::kPinned, "B");
+  add(function, Accessor::kGlobal, "scale");
+  add(globals, Accessor::kGlobal, "scale");
+  add(builtins, Accessor::kGlobal, "len");
+  add(add({}, Accessor::kPinned, "torch.nn"), Accessor::kGlobal, "F");
+  const SourceId item = add(add(local, Accessor::kAttr, "odd name"), Accessor::kItem, "", 3);
+  const SourceId length = add(item, Accessor::kLength, "");
+  const char* const names[] = {"F", "L.x", "pinned(\"G\")", "pinned(\"B\")", "G.scale", "G.scale", "B.len"};
+  for (size_t i = 0; i < std::size(names); ++i) EXPECT_EQ(table.Name(SourceId(i)), names[i]);
+  for (size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(table.NameHash(SourceId(i)), HashOf(table.Name(SourceId(i)))) << table.Name(SourceId(i));
+  }
+  EXPECT_EQ(table.Name(length), LengthName(table.Name(item)));
+  EXPECT_EQ(table.NameHash(length), LengthNameHash(table.NameHash(item)));
+  EXPECT_NE(table.NameHash(item), table.NameHash(length));
 }
 
 // Parses a predicate beside a source that has the path "L.x" and the number 0.

@@ -277,7 +277,7 @@ static void FixMarkedSizes(Trace& trace) {
 static bool LeavesInputOpen(const Trace& trace, SourceId source) {
   if (!trace.numbers.any_open() || !trace.store.backend().assumptions().static_sizes || trace.guards.IsFixed(source))
     return false;
-  if (trace.numbers.open == OpenNumbers::kChanging) return trace.store.IsChanging(trace.guards.Name(source));
+  if (trace.numbers.open == OpenNumbers::kChanging) return HasChanged(trace, source);
   return trace.guards.accessor(source) != Accessor::kModuleAttr;
 }
 

@@ -44,7 +44,7 @@ constexpr int kNbAdd = 0, kNbAnd = 1, kNbFloorDivide = 2, kNbLshift = 3, kNbMult
 static bool IsDynamic(Trace& trace, SourceId source) {
   if (trace.guards.IsFixed(source)) return false;
   if (trace.guards.accessor(source) == Accessor::kAddress) return true;
-  if (trace.numbers.open == OpenNumbers::kChanging) return trace.store.IsChanging(trace.guards.Name(source));
+  if (trace.numbers.open == OpenNumbers::kChanging) return HasChanged(trace, source);
   switch (trace.guards.accessor(source)) {
     case Accessor::kStride:
       return false;
@@ -77,7 +77,7 @@ static bool IsDynamic(Trace& trace, SourceId source) {
     if (accessor != Accessor::kItem && accessor != Accessor::kKey && accessor != Accessor::kNext) break;
     id = trace.guards.parent(id);
   }
-  if (trace.store.has_changing_numbers() && trace.store.IsChanging(trace.guards.Name(source))) return true;
+  if (HasChanged(trace, source)) return true;
   // A variable that the running function assigns to is a counter, a moving average ….
   if (trace.guards.accessor(source) != Accessor::kAttr) return false;
   PyCodeObject* const code = trace.frames.innermost().code;

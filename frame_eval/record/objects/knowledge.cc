@@ -108,9 +108,7 @@ static void RegisterTensor(Trace& trace, PyObject* object, SourceId id) {
 // Returns whether other objects were seen in the place. By identity, each of them would need a recording of its own.
 // Examples are a tuple that each step replaces, and a dict that an empty one replaces.
 static bool IsReplaceable(const Trace& trace, SourceId id, PyObject* object) {
-  const SegmentCache& store = trace.store;
-  return store.has_changing_numbers() && !store.options().by_identity && !IsIdentityKind(object) &&
-         store.IsChanging(trace.guards.Name(id));
+  return !trace.store.options().by_identity && !IsIdentityKind(object) && HasChanged(trace, id);
 }
 
 Shadow FromSource(Trace& trace, SourceId id, PyObject* object, bool pinned) {

@@ -156,8 +156,7 @@ static const ObjectRecord* ChangingInLength(Trace& trace, PyObject* container) {
   const ObjectRecord* const known = trace.objects.Find(container);
   if (known == nullptr || known->state != ObjectRecord::State::kSource || known->adopted) return nullptr;
   if (known->mutated && !known->changes) return nullptr;
-  if (!trace.numbers.any_open() || !trace.store.has_changing_numbers()) return nullptr;
-  return trace.store.IsChanging(LengthName(trace.guards.Name(known->source))) ? known : nullptr;
+  return trace.numbers.any_open() && HasChangedInLength(trace, known->source) ? known : nullptr;
 }
 
 Shadow OpenLength(Trace& trace, PyObject* container) {

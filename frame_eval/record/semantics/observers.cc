@@ -17,9 +17,7 @@ MarkTest mark_test = nullptr;
 
 void FixMark(Trace& trace, PyObject* mark) {
   const SourceId source = SourceOf(trace, mark);
-  const bool changes =
-      source.valid() && trace.store.has_changing_numbers() && trace.store.IsChanging(trace.guards.Name(source));
-  if (!source.valid() || changes) throw Break{Reason::unknown_operation, "a mark for a profiler from plain Python"};
+  if (!source.valid() || HasChanged(trace, source)) throw Break{Reason::unknown_operation, "a mark for a profiler from plain Python"};
   trace.guards.Identity(source, trace.frames.Here());
 }
 
