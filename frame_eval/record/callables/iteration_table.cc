@@ -87,7 +87,7 @@ void IterateRows(Trace& trace, Call& call) {
 // itertools.repeat(object[, times]): the object is handed on, and nothing of it is read.
 void Repeat(Trace& trace, Call& call) { SpecializeArguments(trace, call, 0, true); }
 
-// list(row), tuple(row), row.copy(), torch.Size(row). The items of a generator are known as it yields them (LeaveInlined).
+// list(row), tuple(row), row.copy(). The items of a generator are known as it yields them (LeaveInlined).
 void CopyRow(Trace& trace, Call& call) {
   const bool is_one = call.args.size() == 1 && call.names.empty();
   if (is_one && HasOpenItems(trace, call.args[0])) return KeepItems(trace, call.note, {call.args[0]});
@@ -95,6 +95,19 @@ void CopyRow(Trace& trace, Call& call) {
   if (is_one && GivesPlainKeys(trace, call.args[0])) return;
   if (is_one && PyGen_CheckExact(call.args[0])) call.note.op.collects = call.args[0];
   Iterate(trace, call);
+}
+
+// torch.Size(row): a truth is converted to an int, and so is what has __index__. A row that holds any is fixed.
+void MakeSize(Trace& trace, Call& call) {
+  PyObject* const row = call.args.size() == 1 ? call.args[0] : nullptr;
+  const Py_ssize_t size = row != nullptr && (PyTuple_Check(row) || PyList_Check(row)) ? PySequence_Fast_GET_SIZE(row) : 0;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return Iterate(trace, call);
+  }
+  if (size > 0 && HasOpenItems(trace, row)) {
+    for (Py_ssize_t i = 0; i < size; ++i) FixType(trace, ElementShadow(trace, row, i));
+  }
+  CopyRow(trace, call);
 }
 
 // map(int, row) of ints gives these.
@@ -163,7 +176,7 @@ void LoadIteration() {
   AddSpecial("builtins", "", "reversed", IterateLater, true);
   for (const char* name : {"list", "tuple"}) AddSpecial("builtins", "", name, CopyRow, true);
   AddSpecial("builtins", "list", "copy", CopyRow, true);
-  AddSpecial("torch", "", "Size", CopyRow, true);
+  AddSpecial("torch", "", "Size", MakeSize, true);
   AddSpecial("builtins", "", "map", Map, true);
   for (const char* name : {"zip", "enumerate"}) AddSpecial("builtins", "", name, MakeIterator, true);
   for (const char* name : {"set", "frozenset", "dict"}) AddSpecial("builtins", "", name, MakeTable);
