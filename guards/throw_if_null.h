@@ -1,7 +1,8 @@
-// Must, InternedName, Interned, ItemNamed: names, and results of the C-API that the process cannot do without. An answer of
+// Must, OwnDict, InternedName, Interned, ItemNamed: names, and results of the C-API that the process cannot do without. An answer of
 // -1 is not taken for a no.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
-//       who call recorders and guards, catch it: the recording is given up, the verdict is a miss.
+//       who call recorders and guards, catch it: the recording is given up, the verdict is a miss. Where there is no memory
+//       for that either, the interpreter leaves the frame to plain Python and clears the exception.
 //   M2  A name is kept in a static of its function: where it could not be made, the static is made at the next call.
 #pragma once
 
@@ -22,6 +23,14 @@ inline Ref<> Must(PyObject* owned) {
 inline bool Must(int answer) {
   if (answer < 0) throw std::bad_alloc();
   return answer != 0;
+}
+
+// Returns the place of an object's own dict; null if it has none. An object with inline values is given its dict, for which
+// there may be no memory: CPython answers as if it had none.
+inline PyObject** OwnDict(PyObject* object) {
+  PyObject** const dict = _PyObject_GetDictPtr(object);
+  if (dict == nullptr && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) throw std::bad_alloc();
+  return dict;
 }
 
 inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }

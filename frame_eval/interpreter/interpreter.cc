@@ -24,11 +24,17 @@ void Execution::Fault() noexcept {
   leave = true;
 }
 
+// No exception was set when the tracer was called. One that it has left (there was no memory) is not the program's.
+void Execution::FaultOfTracer() noexcept {
+  PyErr_Clear();
+  Fault();
+}
+
 bool Execution::TellBefore(const Event& event) noexcept {
   try {
     return tracer->Before(*this, event);
   } catch (...) {
-    Fault();
+    FaultOfTracer();
     return true;
   }
 }
@@ -37,7 +43,7 @@ Shadow Execution::TellAfter(const Event& event, PyObject* result) noexcept {
   try {
     return tracer->After(*this, event, result);
   } catch (...) {
-    Fault();
+    FaultOfTracer();
     return {};
   }
 }
@@ -125,10 +131,11 @@ class Loop {
     if (m_.tracer != nullptr) {
       m_.resumed = resumed;
       Locate();
+      const bool is_thrown_into = PyErr_Occurred() != nullptr;  // generator.throw()
       try {
         m_.tracer->Enter(m_);
       } catch (...) {
-        m_.Fault();
+        is_thrown_into ? m_.Fault() : m_.FaultOfTracer();
       }
     }
     for (;;) {
@@ -258,7 +265,7 @@ class Loop {
     try {
       return m_.tracer->AtInstruction(m_);
     } catch (...) {
-      m_.Fault();
+      m_.FaultOfTracer();
       return Tracer::Go::kLeave;
     }
   }

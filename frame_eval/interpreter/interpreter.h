@@ -85,6 +85,7 @@ class Execution : public FrameState {
   Shadow TellAfter(const Event& event, PyObject* result) noexcept;
   void TellRaised(const Event& event) noexcept;
   void Fault() noexcept;
+  void FaultOfTracer() noexcept;
 
   Shadow AfterOnly(Op op, int arg, PyObject* name, PyObject* result) {
     if (!traced) return {};

@@ -10,7 +10,7 @@ namespace {
 
 // torch._dynamo.decorators writes them, and frametap/_marks.py.
 PyObject* Attribute(PyObject* tensor, const char* name) {
-  PyObject** dict = _PyObject_GetDictPtr(tensor);
+  PyObject** dict = OwnDict(tensor);
   if (dict == nullptr || *dict == nullptr) return nullptr;
   return ItemNamed(*dict, name);
 }

@@ -50,7 +50,7 @@ inline PyObject* Override(PyTypeObject* type, PyObject* slot, void* generic) {
 
 // Returns the __dict__ of an instance. Borrowed; null if the object has none.
 inline PyObject* InstanceDict(PyObject* object) {
-  PyObject** dict = _PyObject_GetDictPtr(object);
+  PyObject** dict = OwnDict(object);
   return dict ? *dict : nullptr;
 }
 

@@ -431,7 +431,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     return;
   }
   // A function or exception gets its dict with its first attribute.
-  if (is_source && _PyObject_GetDictPtr(owner) != nullptr)
+  if (is_source && OwnDict(owner) != nullptr)
     trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);

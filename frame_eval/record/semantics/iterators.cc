@@ -73,7 +73,7 @@ static bool IsWrittenDict(const Trace& trace, PyObject* dict) {
     PyObject* target = effect.target.get();
     if (effect.kind == Effect::Kind::kSetGlobal && target == dict) return true;
     if (effect.kind != Effect::Kind::kSetAttr && effect.kind != Effect::Kind::kDelAttr) continue;
-    PyObject** own = _PyObject_GetDictPtr(target);
+    PyObject** own = OwnDict(target);
     if (own != nullptr && *own == dict) return true;
   }
   return false;

@@ -20,7 +20,7 @@ bool IsStoredByC(PyObject* target, PyObject* name) {
 
 Ref<> AttributeNow(PyObject* target, PyObject* name) {
   if (IsStoredByC(target, name)) return Ref<>::Steal(PyObject_GenericGetAttr(target, name));
-  PyObject** dict = _PyObject_GetDictPtr(target);
+  PyObject** dict = OwnDict(target);
   return Ref<>::New(dict && *dict ? ItemQuietly(*dict, name) : nullptr);
 }
 
