@@ -25,8 +25,8 @@ inline bool Must(int answer) {
   return answer != 0;
 }
 
-// Returns the place of an object's own dict; null if it has none. An object with inline values is given its dict, for which
-// there may be no memory: CPython answers as if it had none.
+// Returns the place of an object's own dict; null if it has none. An object with inline values is given its dict. CPython
+// gives null, too, if there is not enough memory for that.
 inline PyObject** OwnDict(PyObject* object) {
   PyObject** const dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) throw std::bad_alloc();
