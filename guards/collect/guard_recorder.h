@@ -58,8 +58,8 @@ class GuardRecorder {
   // For the self-check. Returns "" if the step from the parent's object still leads to this one's, else the difference.
   std::string FaultAt(SourceId id) const;
   Accessor accessor(SourceId id) const;
-  PyObject* KeyOf(SourceId id) const;   // attribute name or dict key of its last step; borrowed, may be null
-  Source Describe(SourceId id) const;   // in words
+  PyObject* KeyOf(SourceId id) const;    // attribute name or dict key of its last step; borrowed, may be null
+  Source Describe(SourceId id) const;    // in words
   std::string Name(SourceId id) const;   // "L.self.weight"; slow
   uint64_t NameHash(SourceId id) const;  // as SourceTable::NameHash
 

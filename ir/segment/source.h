@@ -42,7 +42,7 @@ class SourceTable {
   }
   size_t size() const { return sources_.size(); }
   SourceId root(SourceId id) const;
-  std::string Name(SourceId id) const;  // "L.self.layers[0].weight"
+  std::string Name(SourceId id) const;                                     // "L.self.layers[0].weight"
   uint64_t NameHash(SourceId id) const { return name_hashes_[id.raw()]; }  // S2
 
  private:

@@ -260,9 +260,7 @@ void BindCompiled(py::module_& m) {
           py::arg("number"), "The name of the source of this row, such as L.x.")
       .def(
           "guard_path",
-          [](const SegmentHandle& s, size_t number) {
-            return SourcePath(SourceOfRow(*s.segment, number), *s.segment);
-          },
+          [](const SegmentHandle& s, size_t number) { return SourcePath(SourceOfRow(*s.segment, number), *s.segment); },
           py::arg("number"), "The steps of the source of this row, from its root.")
       .def(
           "guard_holds",

@@ -100,7 +100,8 @@ void CopyRow(Trace& trace, Call& call) {
 // torch.Size(row): a truth is converted to an int, and so is what has __index__. A row that holds any is fixed.
 void MakeSize(Trace& trace, Call& call) {
   PyObject* const row = call.args.size() == 1 ? call.args[0] : nullptr;
-  const Py_ssize_t size = row != nullptr && (PyTuple_Check(row) || PyList_Check(row)) ? PySequence_Fast_GET_SIZE(row) : 0;
+  const Py_ssize_t size =
+      row != nullptr && (PyTuple_Check(row) || PyList_Check(row)) ? PySequence_Fast_GET_SIZE(row) : 0;
   for (Py_ssize_t i = 0; i < size; ++i) {
     if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return Iterate(trace, call);
   }

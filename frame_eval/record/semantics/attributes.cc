@@ -431,8 +431,7 @@ static void LookUp(Trace& trace, FrameNote& note, PyObject* owner, PyObject* nam
     return;
   }
   // A function or exception gets its dict with its first attribute.
-  if (is_source && OwnDict(owner) != nullptr)
-    trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
+  if (is_source && OwnDict(owner) != nullptr) trace.guards.NoInstanceAttr(known->source, name, trace.frames.Here());
   if (descriptor != nullptr) {
     PyTypeObject* kind = Py_TYPE(descriptor);
     if (ReadClassCounter(trace, note, type, name, descriptor)) return;

@@ -17,7 +17,8 @@ MarkTest mark_test = nullptr;
 
 void FixMark(Trace& trace, PyObject* mark) {
   const SourceId source = SourceOf(trace, mark);
-  if (!source.valid() || HasChanged(trace, source)) throw Break{Reason::unknown_operation, "a mark for a profiler from plain Python"};
+  if (!source.valid() || HasChanged(trace, source))
+    throw Break{Reason::unknown_operation, "a mark for a profiler from plain Python"};
   trace.guards.Identity(source, trace.frames.Here());
 }
 
