@@ -1,4 +1,4 @@
-// Must, OwnDict, InternedName, Interned, ItemNamed: names, and results of the C-API that the process cannot do without. An answer of
+// Must, OwnDict, InstanceDict, InternedName, Interned, ItemNamed: names, and results of the C-API that the process cannot do without. An answer of
 // -1 is not taken for a no.
 //   M1  A failure (no memory) is thrown as std::bad_alloc, with the Python exception still set. Session and GuardTree,
 //       who call recorders and guards, catch it: the recording is given up, the verdict is a miss. Where there is no memory
@@ -31,6 +31,12 @@ inline PyObject** OwnDict(PyObject* object) {
   PyObject** const dict = _PyObject_GetDictPtr(object);
   if (dict == nullptr && (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) != 0) throw std::bad_alloc();
   return dict;
+}
+
+// Returns the __dict__ of an instance. Borrowed; null if the object has none.
+inline PyObject* InstanceDict(PyObject* object) {
+  PyObject** const dict = OwnDict(object);
+  return dict ? *dict : nullptr;
 }
 
 inline PyObject* InternedName(const char* text) { return Must(PyUnicode_InternFromString(text)).Release(); }

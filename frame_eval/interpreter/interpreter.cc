@@ -131,11 +131,10 @@ class Loop {
     if (m_.tracer != nullptr) {
       m_.resumed = resumed;
       Locate();
-      const bool is_thrown_into = PyErr_Occurred() != nullptr;  // generator.throw()
       try {
         m_.tracer->Enter(m_);
       } catch (...) {
-        is_thrown_into ? m_.Fault() : m_.FaultOfTracer();
+        m_.FaultOfTracer();
       }
     }
     for (;;) {

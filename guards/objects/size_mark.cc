@@ -10,9 +10,8 @@ namespace {
 
 // torch._dynamo.decorators writes them, and frametap/_marks.py.
 PyObject* Attribute(PyObject* tensor, const char* name) {
-  PyObject** dict = OwnDict(tensor);
-  if (dict == nullptr || *dict == nullptr) return nullptr;
-  return ItemNamed(*dict, name);
+  PyObject* const dict = InstanceDict(tensor);
+  return dict != nullptr ? ItemNamed(dict, name) : nullptr;
 }
 
 // `def`: for None and for a value that is not an int.

@@ -52,6 +52,10 @@ _SEGMENT_LINE = "where too much was written to be taken back, the line is that o
 _PRINTED = "CPython takes a set for one being printed if its list of these cannot shrink"
 _VIEWS = "how many views of a value an assignment makes follows from sizes"
 _ORDER = "a known fault, the order in which objects end: see docs/known_faults.md"
+_FINALISER = "a known fault, a finaliser without memory: see docs/known_faults.md"
+_WRITTEN = "a known fault, a replay that has written a global: see docs/known_faults.md"
+_RECORD = "a known fault, the record of record_function: see docs/known_faults.md"
+_REPEATED = "it counts ops, and plain Python repeats those of a replay without memory"
 _SHOWN = "it catches the MemoryError, and shows it"
 _ATTENTION = "_get_sdp_priority_order of torch crashes"
 _PYBIND = "pybind11 crashes where it has no memory for the object that a backend is called with"
@@ -64,36 +68,24 @@ NOT_COMPARED = {
     ("alloc", "callback_of_what_a_function_holds"): _ORDER,
     ("alloc", "chunked_module_inplace"): "a known fault: see docs/known_faults.md",
     ("alloc", "counted_by_shape"): _PRINTED,
-    (
-        "alloc",
-        "finaliser_with_a_break_of_its_own_between_an_exit_and_its_frames",
-    ): "a known fault, a finaliser without memory: see docs/known_faults.md",
+    ("alloc", "exit_raises_and_replaces"): "its block takes the MemoryError",
+    ("alloc", "finaliser_with_a_break_of_its_own_between_an_exit_and_its_frames"): _FINALISER,
     ("alloc", "frame_locals_in_traceback_of_replay"): _CAUGHT,
     ("alloc", "function_writes_and_an_op_raises"): _CAUGHT,
     ("alloc", "grad_mode_and_exception"): _CAUGHT,
-    ("alloc", "exit_raises_and_replaces"): "its block takes the MemoryError",
     ("alloc", "handler_of_a_with_block"): _SHOWN,
-    (
-        "alloc",
-        "kernels_of_others",
-    ): "it counts ops, and plain Python repeats those of a replay without memory",
+    ("alloc", "kernels_of_others"): _REPEATED,
     ("alloc", "lying_arguments"): _SHOWN,
     ("alloc", "nested_look_ups_by_frozensets"): _PRINTED,
     ("alloc", "one_order_of_attention"): _ATTENTION,
-    (
-        "alloc",
-        "parametrization_cached",
-    ): "a known fault, a replay that has written a global: see docs/known_faults.md",
+    ("alloc", "parametrization_cached"): _WRITTEN,
     ("alloc", "profiler_that_ends_within_a_block"): _PROFILER,
     ("alloc", "reasons/backend_failed"): _PYBIND,
     ("alloc", "reasons/own_executable"): _PYBIND,
     ("alloc", "threads_share_it"): "a thread that finds no memory ends by itself",
     ("abort", "finaliser_callee_then_caller"): _ORDER,
     ("exit", "finaliser_callee_then_caller"): _ORDER,
-    (
-        "exit",
-        "block_that_outlives_the_call",
-    ): "a known fault, the record of record_function: see docs/known_faults.md",
+    ("exit", "block_that_outlives_the_call"): _RECORD,
     (
         "exit",
         "own_dict_changed_in_a_loop",

@@ -97,16 +97,25 @@ void CopyRow(Trace& trace, Call& call) {
   Iterate(trace, call);
 }
 
+// Returns whether all items of a tuple or list are ints, and not truths or of a subclass.
+bool HoldsPlainInts(PyObject* row) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) {
+    if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return false;
+  }
+  return true;
+}
+
+// Guards that they are.
+void FixTypesOfItems(Trace& trace, PyObject* row) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(row); ++i) FixType(trace, ElementShadow(trace, row, i));
+}
+
 // torch.Size(row): a truth is converted to an int, and so is what has __index__. A row that holds any is fixed.
 void MakeSize(Trace& trace, Call& call) {
   PyObject* const row = call.args.size() == 1 ? call.args[0] : nullptr;
-  const Py_ssize_t size =
-      row != nullptr && (PyTuple_Check(row) || PyList_Check(row)) ? PySequence_Fast_GET_SIZE(row) : 0;
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(row, i))) return Iterate(trace, call);
-  }
-  if (size > 0 && HasOpenItems(trace, row)) {
-    for (Py_ssize_t i = 0; i < size; ++i) FixType(trace, ElementShadow(trace, row, i));
+  if (row != nullptr && (PyTuple_Check(row) || PyList_Check(row))) {
+    if (!HoldsPlainInts(row)) return Iterate(trace, call);
+    if (HasOpenItems(trace, row)) FixTypesOfItems(trace, row);
   }
   CopyRow(trace, call);
 }
@@ -115,15 +124,11 @@ void MakeSize(Trace& trace, Call& call) {
 void Map(Trace& trace, Call& call) {
   const bool converts = call.args.size() == 2 && call.names.empty() &&
                         call.args[0] == reinterpret_cast<PyObject*>(&PyLong_Type) && HasOpenItems(trace, call.args[1]);
-  bool are_ints = converts;
-  for (Py_ssize_t i = 0; are_ints && i < PySequence_Fast_GET_SIZE(call.args[1]); ++i)
-    are_ints = PyLong_CheckExact(PySequence_Fast_GET_ITEM(call.args[1], i));
-  if (!are_ints) {
+  if (!converts || !HoldsPlainInts(call.args[1])) {
     IterateLater(trace, call);
     return ReadCallbacks(trace, call);
   }
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(call.args[1]); ++i)
-    FixType(trace, ElementShadow(trace, call.args[1], i));
+  FixTypesOfItems(trace, call.args[1]);
   call.note.op.marks.makes_iterator = true;
   trace.iteration.iterated.assign(1, call.args[1]);
 }

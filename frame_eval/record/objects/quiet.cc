@@ -132,8 +132,7 @@ void RefuseLoudEffect(Effect::Kind kind, PyObject* target, const std::string& na
     case Effect::Kind::kSetAttr:
     case Effect::Kind::kDelAttr:
     case Effect::Kind::kSetGlobal: {
-      PyObject** const own = kind == Effect::Kind::kSetGlobal ? nullptr : OwnDict(target);
-      PyObject* const dict = kind == Effect::Kind::kSetGlobal ? target : own != nullptr ? *own : nullptr;
+      PyObject* const dict = kind == Effect::Kind::kSetGlobal ? target : InstanceDict(target);
       if (dict == nullptr || HasOnlyExactStrKeys(dict)) return;
       ItemQuietly(dict, Must(PyUnicode_InternFromString(name.c_str())).get());
       return;

@@ -48,12 +48,6 @@ inline PyObject* Override(PyTypeObject* type, PyObject* slot, void* generic) {
   return found;
 }
 
-// Returns the __dict__ of an instance. Borrowed; null if the object has none.
-inline PyObject* InstanceDict(PyObject* object) {
-  PyObject** dict = OwnDict(object);
-  return dict ? *dict : nullptr;
-}
-
 // Returns whether it is a slot under a second name (`C.b = C.a`): what is written by one name is read by the other.
 inline bool IsSecondName(PyObject* descriptor, PyObject* name) {
   return Py_TYPE(descriptor) == &PyMemberDescr_Type &&

@@ -73,8 +73,7 @@ static bool IsWrittenDict(const Trace& trace, PyObject* dict) {
     PyObject* target = effect.target.get();
     if (effect.kind == Effect::Kind::kSetGlobal && target == dict) return true;
     if (effect.kind != Effect::Kind::kSetAttr && effect.kind != Effect::Kind::kDelAttr) continue;
-    PyObject** own = OwnDict(target);
-    if (own != nullptr && *own == dict) return true;
+    if (InstanceDict(target) == dict) return true;
   }
   return false;
 }

@@ -20,8 +20,8 @@ bool IsStoredByC(PyObject* target, PyObject* name) {
 
 Ref<> AttributeNow(PyObject* target, PyObject* name) {
   if (IsStoredByC(target, name)) return Ref<>::Steal(PyObject_GenericGetAttr(target, name));
-  PyObject** dict = OwnDict(target);
-  return Ref<>::New(dict && *dict ? ItemQuietly(*dict, name) : nullptr);
+  PyObject* const dict = InstanceDict(target);
+  return Ref<>::New(dict != nullptr ? ItemQuietly(dict, name) : nullptr);
 }
 
 Ref<> OfOrderedDict(PyObject* dict, const char* method) {
